@@ -1,4 +1,4 @@
-"""Every known error: what happened, where, and the mend. One edge (cli/app.py) turns them into one line and an exit code."""
+"""Every known error: what happened, where, and the mend. cli/app.py turns them into one line and an exit code."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""What a journal adds up to: fold(events) -> State. Deterministic and prefix-safe: any prefix folds to the state of then."""
+"""What a journal adds up to: fold(events) -> State. Deterministic; any prefix folds to the state of then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pydantic import Field
-
+from turbo_optimize.core.errors import JournalError
 from turbo_optimize.core.events import (
     Analyzed,
     Applied,
@@ -66,6 +65,8 @@ class Round(Frozen):
     applied: str | None = None
     undone: str | None = None
     started: float = 0.0
+    proposed_at: float = 0.0
+    decided_at: float = 0.0
     ended: float = 0.0
     spent: dict[str, float] = Field(default_factory=dict)
 
@@ -130,11 +131,11 @@ def _in_round(state: State, number: int, at: float, **changes: Any) -> State:
     """The state with round `number` changed; a first mention opens it."""
     rounds = state.rounds
     i = number - 1
-    if i >= len(rounds):
+    if i == len(rounds):
         rounds = (*rounds, Round(number=number, started=at))
         i = len(rounds) - 1
-    elif rounds[i].number != number:  # rounds are numbered without a gap; anything else is a damaged journal
-        raise ValueError(f"round {number} out of order")
+    elif i > len(rounds):  # rounds are numbered without a gap
+        raise JournalError(f"the journal speaks of round {number} after round {len(rounds)}", "`turbo-opt verify`")
     return state.model_copy(update={"rounds": (*rounds[:i], rounds[i].model_copy(update=changes), *rounds[i + 1 :])})
 
 
@@ -186,6 +187,7 @@ def _proposed(s: State, e: Proposed) -> State:
         e.round,
         e.at,
         proposal=e.proposal,
+        proposed_at=e.at,
         attempt=e.attempt,
         commit=None,
         gates=(),
@@ -222,7 +224,7 @@ def _measured(s: State, e: Measured) -> State:
 
 
 def _decided(s: State, e: Decided) -> State:
-    return _in_round(s, e.round, e.at, decision=e.decision)
+    return _in_round(s, e.round, e.at, decision=e.decision, decided_at=e.at)
 
 
 def _applied(s: State, e: Applied) -> State:

@@ -1,0 +1,48 @@
+"""Which architecture the kernels run on here, and what follows from it."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+ARCHITECTURES = ("gfx942", "gfx950", "sm_90", "cpu")
+
+# Triton decides this when a kernel is decorated, so it is read once, at import, by Triton's own rule.
+INTERPRET = os.environ.get("TRITON_INTERPRET", "").strip().lower() in {"1", "true", "yes", "on", "y"}
+
+
+@functools.cache
+def detect() -> str:
+    """One of ARCHITECTURES. `cpu` where there is no GPU, and wherever Triton interprets."""
+    if INTERPRET or not torch.cuda.is_available():
+        return "cpu"
+    props = torch.cuda.get_device_properties(0)
+    name = props.gcnArchName.split(":")[0] if torch.version.hip else f"sm_{props.major}{props.minor}"
+    if name not in ARCHITECTURES:
+        raise RuntimeError(f"unsupported GPU {name}: turbo_kernels knows {', '.join(ARCHITECTURES)}")
+    return name
+
+
+def require_runnable(tensor: torch.Tensor) -> None:
+    """RuntimeError where Triton can't run on this tensor's device."""
+    if tensor.device.type == "cpu" and not INTERPRET:
+        raise RuntimeError("tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there")
+
+
+@functools.cache
+def fp8_dtype() -> torch.dtype:
+    """The E4M3 encoding of the matrix units: FNUZ (max 240) on gfx942, OCP (max 448) elsewhere."""
+    return torch.float8_e4m3fnuz if detect() == "gfx942" else torch.float8_e4m3fn
+
+
+@functools.cache
+def fp8_max() -> float:
+    return torch.finfo(fp8_dtype()).max
+
+
+@functools.cache
+def processors() -> int:
+    """Compute units (AMD) or SMs (NVIDIA) of the current GPU; 2 where Triton interprets."""
+    return 2 if detect() == "cpu" else torch.cuda.get_device_properties(0).multi_processor_count

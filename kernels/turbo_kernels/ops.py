@@ -1,0 +1,16 @@
+"""The public operators, found by name in the registry and imported on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from turbo_kernels.registry import FAMILIES
+
+__all__ = [f.name for f in FAMILIES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module(f"turbo_kernels.{name}.ops"), name)
+    raise AttributeError(f"turbo_kernels.ops has no operator {name!r}; there are {', '.join(__all__)}")

@@ -1,0 +1,239 @@
+"""gemm_fp8: both directions against the unquantized product, the quantization bit by bit against plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from code_kernel import encode_kernel
+from helpers import DEVICE, everywhere, inputs
+from turbo_kernels import ops
+from turbo_kernels.arch import INTERPRET, fp8_dtype
+from turbo_kernels.case_kit import training_step
+from turbo_kernels.check import GATES, judge
+from turbo_kernels.config import override
+from turbo_kernels.gemm_fp8 import cases, reference, triton_gemm_fp8
+from turbo_kernels.gemm_fp8.triton_quant import quantize, quantize_weight
+
+SMALL = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
+BIG = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128}
+WIDE = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 4}
+TMA = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128, "PERSISTENT_TMA": True}
+TMA_WIDE = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 128, "PERSISTENT_TMA": True}
+
+
+def assert_right(outputs: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> None:
+    passed, metrics, detail = cases.check(outputs, cases.reference(tensors), "bf16", "blockwise")
+    assert passed, detail
+    assert set(metrics) == {"out_snr", "da_snr", "db_snr"}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "params"),
+    [
+        (64, 64, 64, {}),  # the committed configuration
+        (33, 40, 72, SMALL),
+        (130, 72, 200, BIG),
+        (130, 72, 200, TMA),
+        (1, 131, 127, SMALL),
+        (7, 300, 129, WIDE),
+        (127, 257, 64, TMA_WIDE),
+        (31, 37, 41, TMA),
+        (40, 24, 136, BIG | {"GROUP_M": 8}),
+    ],
+)
+def test_step(m: int, n: int, k: int, params: dict[str, int]) -> None:
+    tensors = inputs(m, n, k)
+    with everywhere("gemm_fp8", **params):
+        assert_right(cases.step(tensors), tensors)
+
+
+@pytest.mark.parametrize("section", ["forward", "dgrad", "wgrad"])
+def test_every_section_is_read(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section that no launch reads would make a search's sweep over it pure noise."""
+    launched: list[int] = []
+    real = triton_gemm_fp8.gemm_kernel
+
+    class Spy:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *args, **meta: (launched.append(meta["BLOCK_N"]), real[grid](*args, **meta)) and None
+
+    monkeypatch.setattr(triton_gemm_fp8, "gemm_kernel", Spy())
+    with override("gemm_fp8", section, {"BLOCK_N": 128, "BLOCK_M": 64, "BLOCK_K": 128}):
+        cases.step(inputs(32, 32, 32))
+    assert [n == 128 for n in launched] == [section == s for s in ("forward", "dgrad", "wgrad")]
+
+
+def test_weight_stored_transposed() -> None:
+    tensors = inputs(48, 56, 136)
+    with everywhere("gemm_fp8", **BIG):
+        straight = cases.step(tensors)
+        turned = tensors["b"].detach().t().contiguous().requires_grad_()
+        a = tensors["a"].detach().requires_grad_()
+        out = training_step(
+            lambda a, b: ops.gemm_fp8(a, b, trans_b=False), {"a": a, "b": turned, "grad_out": tensors["grad_out"]}
+        )
+    assert torch.equal(out["out"], straight["out"])
+    assert torch.equal(out["da"], straight["da"])
+    assert torch.equal(out["db"].t(), straight["db"])
+
+
+def test_strided_inputs_and_expanded_gradient() -> None:
+    """A transposed activation, and the gradient of `sum`, whose strides are zero."""
+    tensors = inputs(40, 48, 72)
+    a = tensors["a"].detach().t().contiguous().t().requires_grad_()
+    with everywhere("gemm_fp8", **BIG):
+        out = ops.gemm_fp8(a, tensors["b"])
+        out.sum().backward()
+    expected = reference.step(a, tensors["b"], torch.ones_like(tensors["grad_out"]))
+    got = {"out": out.detach(), "da": a.grad, "db": tensors["b"].grad}
+    passed, _, detail = judge(got, expected, GATES["fp8_e4m3"], torch.bfloat16)  # type: ignore[arg-type]
+    assert passed, detail
+
+
+@pytest.mark.parametrize("wanted", ["a", "b"])
+def test_only_the_wanted_gradient(wanted: str) -> None:
+    tensors = inputs(40, 48, 72)
+    with everywhere("gemm_fp8", **BIG):
+        both = cases.step(tensors)
+        leaves = {n: t.detach().requires_grad_(n == wanted) for n, t in tensors.items()}
+        out = ops.gemm_fp8(leaves["a"], leaves["b"])
+        out.backward(tensors["grad_out"])
+    assert torch.equal(out, both["out"])
+    for name in ("a", "b"):
+        grad = leaves[name].grad
+        assert torch.equal(grad, both[f"d{name}"]) if name == wanted else grad is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_out_dtype(out_dtype: torch.dtype) -> None:
+    tensors = inputs(40, 48, 72)
+    with everywhere("gemm_fp8", **BIG):
+        out = ops.gemm_fp8(tensors["a"], tensors["b"], out_dtype=out_dtype)
+    expected = {"out": cases.reference(tensors)["out"]}
+    passed, _, detail = judge({"out": out.detach()}, expected, GATES["fp8_e4m3"], out_dtype)
+    assert passed, detail
+
+
+def test_no_tokens() -> None:
+    a = torch.empty(0, 64, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    b = torch.randn(40, 64, device=DEVICE).bfloat16().requires_grad_()
+    out = ops.gemm_fp8(a, b)
+    out.backward(torch.empty_like(out))
+    assert out.shape == (0, 40)
+    assert a.grad is not None
+    assert a.grad.shape == a.shape
+    assert b.grad is not None
+    assert not b.grad.any()
+
+
+def test_small_integers_are_near_exact() -> None:
+    """Inputs in {-1, 0, 1} quantize without error: a single dropped element of K would be off by 1."""
+    g = torch.Generator().manual_seed(3)
+    a, b = (torch.randint(-1, 2, s, generator=g).bfloat16().to(DEVICE) for s in ((20, 260), (24, 260)))
+    for params in (BIG, TMA):
+        with everywhere("gemm_fp8", **params):
+            out = ops.gemm_fp8(a, b)
+        assert (out.float() - a.float() @ b.float().T).abs().max() < 0.25
+
+
+def test_nan_reaches_the_output() -> None:
+    tensors = inputs(16, 24, 32)
+    a = tensors["a"].detach().clone()
+    a[3, 5] = float("nan")
+    out = ops.gemm_fp8(a, tensors["b"].detach())
+    assert torch.isnan(out[3]).all()
+    assert torch.isfinite(out[:3]).all()
+
+
+def test_backward_keeps_only_fp8_and_scales() -> None:
+    tensors = inputs(40, 48, 72)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        ops.gemm_fp8(tensors["a"], tensors["b"])
+    wide = [t for t in kept if t.dtype != fp8_dtype()]
+    assert len(kept) == 4
+    assert all(t.dtype == torch.float32 and t.numel() * 40 <= kept[0].numel() * 4 for t in wide)
+
+
+# -- quantization ----------------------------------------------------------------------------------------------------
+
+
+def magnitudes(rows: int, cols: int, seed: int) -> torch.Tensor:
+    """bf16 over 30 binades, some rows zero, some tiny enough for FP8's subnormals."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, cols, generator=g) * torch.exp2(torch.randint(-15, 15, (rows, cols), generator=g))
+    x[::7] = 0
+    x[3::11] *= 1e-30
+    return x.bfloat16().to(DEVICE)
+
+
+def bits(t: torch.Tensor) -> torch.Tensor:
+    return t.contiguous().view(torch.uint8 if t.dtype.itemsize == 1 else torch.int32)
+
+
+@pytest.mark.parametrize(("m", "k"), [(128, 128), (130, 72), (1, 300), (257, 129)])
+def test_quantization_is_bitwise_torchs(m: int, k: int) -> None:
+    x = magnitudes(m, k, m + k)
+    along_k, along_m = quantize(x)
+    for got, source in ((along_k, x), (along_m, x.t().contiguous())):
+        q, scale = reference.quantize(source, fp8_dtype(), whole=False)
+        assert got.q.shape == q.shape
+        assert torch.equal(bits(got.q), bits(q))
+        assert torch.equal(bits(got.scale), bits(scale[:, ::128].T.contiguous()))
+
+
+@pytest.mark.parametrize(("n", "k"), [(128, 256), (130, 72), (40, 300)])
+def test_weight_quantization_is_bitwise_torchs(n: int, k: int) -> None:
+    x = magnitudes(n, k, n + k)
+    along_k, along_n = quantize_weight(x)
+    q, scale = reference.quantize(x, fp8_dtype(), whole=True)
+    assert torch.equal(bits(along_k.q), bits(q))
+    assert torch.equal(bits(along_k.scale), bits(scale[::128, ::128].contiguous()))
+    qt, _ = reference.quantize(x.t().contiguous(), fp8_dtype(), whole=True)
+    assert torch.equal(bits(along_n.q), bits(qt))
+    assert along_n.scale is along_k.scale
+
+
+@pytest.mark.skipif(not INTERPRET, reason="the hardware's own conversion runs on a GPU")
+def test_interpreters_rounding_is_torchs() -> None:
+    every_bf16 = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16).float()
+    g = torch.Generator().manual_seed(0)
+    spread = torch.randn(1 << 16, generator=g) * torch.exp2(torch.randint(-14, 10, (1 << 16,), generator=g).float())
+    subnormal = torch.rand(1 << 14, generator=g) * 2**-6
+    ties = (torch.arange(4096) + 0.5) * 2**-10
+    edges = torch.tensor([447.9, 448.0, 456.0, 463.9, 464.0, 464.1, 480.0, 1e30, float("inf"), 2**-10, 2**-9, 2**-6])
+    x = torch.cat([every_bf16, spread, subnormal, ties, edges, -edges])
+    codes = torch.empty(x.numel(), dtype=torch.uint8)
+    block = 1 << 15
+    encode_kernel[(-(-x.numel() // block),)](x, codes, x.numel(), BLOCK=block)
+    expected = x.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)  # clamp keeps NaN
+    nan = torch.isnan(x)
+    assert torch.equal(codes[~nan], expected[~nan])
+    assert ((codes[nan] & 0x7F) == 0x7F).all()
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "error", "said"),
+    [
+        ((4, 8), (4, 8), {"variant": "rowwise"}, ValueError, "no variant 'rowwise'; there are blockwise"),
+        ((4, 8), (4, 9), {}, ValueError, "don't multiply"),
+        ((4, 8), (4, 8), {"trans_b": False}, ValueError, "don't multiply"),
+        ((2, 4, 8), (4, 8), {}, ValueError, "don't multiply"),
+        ((4, 8), (4, 8), {"out_dtype": torch.int32}, TypeError, "torch.int32"),
+    ],
+)
+def test_errors_name_what_is_wrong(a: tuple[int, ...], b: tuple[int, ...], options: dict, error: type, said: str) -> None:
+    x, y = (torch.zeros(s, dtype=torch.bfloat16, device=DEVICE) for s in (a, b))
+    with pytest.raises(error, match=said):
+        ops.gemm_fp8(x, y, **options)
+
+
+def test_inputs_of_another_dtype_are_refused() -> None:
+    x = torch.zeros(4, 8, device=DEVICE)
+    with pytest.raises(TypeError, match=r"torch\.float32"):
+        ops.gemm_fp8(x, x)

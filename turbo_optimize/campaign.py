@@ -1,0 +1,203 @@
+"""One campaign in the hands of one runner: its journal, its state, its repository and its bench."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from turbo_optimize.core.errors import CsvError, TurboOptError, WorkerError
+from turbo_optimize.core.events import Event, Spent
+from turbo_optimize.core.hardware import floor_ms
+from turbo_optimize.core.models import Backend, CheckRow, Manifest, Op, Policy, Sample, Score, Session, Shape
+from turbo_optimize.core.schema import Row, Schema, format_csv, parse_csv, schema_for, unmeasured_row
+from turbo_optimize.core.scoring import row_values, score
+from turbo_optimize.core.state import State, fold, step
+from turbo_optimize.core.stats import quad_values
+from turbo_optimize.effects.bench import Bench, DuetBench, Outcome, Tree
+from turbo_optimize.effects.layout import Layout
+from turbo_optimize.effects.replay import format_samples
+from turbo_optimize.effects.repo import Repo
+from turbo_optimize.effects.store import Journal, sha256_bytes, sha256_file, write_atomic
+from turbo_optimize.projects.loader import load_project
+
+
+@dataclass
+class Stop:
+    """Set by the first ^C or by `turbo-opt stop`; heeded between steps."""
+
+    asked: str | None = None
+
+
+@dataclass
+class Campaign:
+    """Everything a phase needs. Only `record` changes the state; phases yield events, the engine records them."""
+
+    layout: Layout
+    repo: Repo
+    journal: Journal
+    say: Callable[[str], None] = lambda _: None
+    stop: Stop = field(default_factory=Stop)
+    bench_override: Bench | None = None
+    proposer_override: object | None = None
+    state: State = field(default_factory=State)
+
+    def __post_init__(self) -> None:
+        self.state = fold(self.journal.events)
+
+    def record(self, event: Event) -> None:
+        self.state = step(self.state, self.journal.append(event))
+
+    # -- the target ------------------------------------------------------------------------------------------------
+    @property
+    def manifest(self) -> Manifest:
+        if self.state.manifest is None:
+            raise TurboOptError(f"{self.layout.root}: the journal has no target", "start the campaign again")
+        return self.state.manifest
+
+    @property
+    def policy(self) -> Policy:
+        return self.manifest.policy
+
+    @cached_property
+    def op(self) -> Op:
+        return load_project(self.layout.project).ops[self.manifest.target_op]
+
+    @cached_property
+    def backend(self) -> Backend:
+        return self.op.backends[self.manifest.target_backend]
+
+    @cached_property
+    def schema(self) -> Schema:
+        return schema_for(self.manifest.schema_class, self.manifest.execution_mode)
+
+    @property
+    def base(self) -> str:
+        return self.manifest.base_commit
+
+    @property
+    def incumbent(self) -> str:
+        return self.state.incumbent or self.base
+
+    @property
+    def representative(self) -> tuple[Shape, ...]:
+        """The quick validation's shapes; before BASELINE chose them, all."""
+        b = self.state.baseline
+        return tuple(self.manifest.shape(x) for x in b.representative_shapes) if b else self.manifest.target_shapes
+
+    def ref(self, name: str) -> str:
+        return f"refs/turbo-opt/{self.manifest.campaign}/{name}"
+
+    # -- trees and harness -----------------------------------------------------------------------------------------
+    def tree(self, commit: str) -> Tree:
+        return Tree(commit, self.repo.export(commit, self.layout.tree(commit)), self.layout.scratch(commit))
+
+    def harness_files(self, tree: Path) -> list[Path]:
+        """The files that judge: the rendered bench, the adapter and what the project freezes beside it."""
+        return [self.layout.harness, *(tree / name for name in (self.op.adapter, *self.op.frozen))]
+
+    def harness_sha256(self, tree: Path) -> str:
+        return sha256_bytes("".join(sha256_file(p) for p in self.harness_files(tree)).encode())
+
+    def fingerprint(self, tree: Tree) -> str:
+        """One hash over a tree's kernel, editable and harness files, as they lie on disk."""
+        patterns = (*self.backend.kernel_source, *self.backend.editable)
+        found = {p for pattern in patterns for p in tree.path.glob(pattern) if p.is_file()}
+        files = [*sorted(found), *self.harness_files(tree.path)]
+        return sha256_bytes("".join(f"{p.name}:{sha256_file(p)}" for p in files).encode())
+
+    @cached_property
+    def bench(self) -> Bench:
+        return self.bench_override or DuetBench(
+            harness=self.layout.harness, base=self.tree(self.base), policy=self.policy,
+            interpret=self.manifest.target_gpu == "cpu", logs=self.layout.logs, import_name=self.op.import_name,
+            fingerprint=self.fingerprint, say=self.say,
+        )  # fmt: skip
+
+    # -- numbers ---------------------------------------------------------------------------------------------------
+    def floor_ms(self, label: str) -> float:
+        """The roofline's least time for a shape's timed work."""
+        dims = self.manifest.shape(label).dims
+        flops, moved = self._work(dims)
+        return floor_ms(flops, moved, self.manifest.target_gpu, self.op.peak)
+
+    def _work(self, dims: dict[str, int]) -> tuple[float, float]:
+        total = sum(self.schema.work_of(n, dims) for n in self.schema.passes)
+        return (total, 0.0) if self.manifest.schema_class != "memory" else (0.0, total)
+
+    def write_csv(
+        self, key: str, shapes: Sequence[Shape], samples: Sequence[Sample], checks: Iterable[CheckRow], full: bool = False
+    ) -> tuple[Score, str]:
+        """A measured tree's benchmark.csv, written by the runner and read back strictly: its score and its hash."""
+        path = self.layout.csv(key, full)
+        write_atomic(path, format_csv(self.schema, self._rows(shapes, samples, checks)))
+        return score(self.schema, self.manifest.primary_metric, self.read_csv(path, shapes)), sha256_file(path)
+
+    def score_of(self, shapes: Sequence[Shape], samples: Sequence[Sample], checks: Iterable[CheckRow]) -> Score:
+        return score(self.schema, self.manifest.primary_metric, self._rows(shapes, samples, checks))
+
+    def _rows(self, shapes: Sequence[Shape], samples: Sequence[Sample], checks: Iterable[CheckRow]) -> list[Row]:
+        by_label = {c.shape: c for c in checks}
+        return [self._row(s, [x for x in samples if x.shape == s.label], by_label[s.label]) for s in shapes]
+
+    def read_csv(self, path: Path, shapes: Sequence[Shape]) -> tuple[Row, ...]:
+        try:
+            data = path.read_bytes()
+        except OSError as e:
+            raise TurboOptError(f"{path}: can't be read ({e.strerror})", "measure again") from None
+        return parse_csv(self.schema, data, shapes, min_time_ms=self.floor_ms)
+
+    def _row(self, shape: Shape, blocks: Sequence[Sample], check: CheckRow) -> Row:
+        if check.check != "PASS" or not blocks:
+            return unmeasured_row(shape, check.check, self._correctness(check))
+        forward = [b.forward_ms for b in blocks if b.forward_ms]
+        mean_forward = sum(forward) / len(forward)
+        training = self.manifest.execution_mode == "training"
+        backward = [b.step_ms - mean_forward for b in blocks] if training else []
+        if training and min(backward) <= 0:
+            mean = sum(backward) / len(backward)
+            if mean <= 0:
+                raise CsvError("C19", f"{shape.label}: forward alone takes as long as the whole step", "measure again")
+            backward = [mean]
+        values = row_values(self.schema, shape.dims, forward, backward, self._correctness(check))
+        return Row(label=shape.label, dims=shape.dims, check="PASS", values=values)
+
+    def _correctness(self, check: CheckRow) -> dict[str, float]:
+        return {k: check.metrics[k] for k in self.schema.correctness if k in check.metrics}
+
+    def measure(
+        self, key: str, level: str, index: int, incumbent: Tree, candidate: Tree, shapes: Sequence[Shape]
+    ) -> tuple[Session, Outcome]:
+        """One session, paired into quads. A fault of the incumbent's worker is not the candidate's: it stops the run."""
+        try:
+            outcome = self.bench.session(key, level, index, incumbent, candidate, shapes)  # type: ignore[arg-type]
+        except WorkerError as e:
+            if "worker-A" in e.message and key != "round-1":
+                raise TurboOptError(
+                    f"the incumbent's own worker failed: {e.message}", "check the device with `turbo-opt doctor`, then resume"
+                ) from e
+            raise
+        return Session(level=level, index=index, quads=quad_values(outcome.samples)), outcome  # type: ignore[arg-type]
+
+    def save_samples(self, key: str, samples: Sequence[Sample]) -> str:
+        path = self.layout.samples(key)
+        write_atomic(path, format_samples(samples))
+        return sha256_file(path)
+
+    def spent(self, round: int, parts: dict[str, float]) -> Spent:
+        return Spent(round=round, parts={k: round_(v) for k, v in parts.items()})
+
+    @contextmanager
+    def timed(self, parts: dict[str, float], name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            parts[name] = parts.get(name, 0.0) + time.monotonic() - start
+
+
+def round_(seconds: float) -> float:
+    return round(seconds, 3)

@@ -1,0 +1,107 @@
+"""Project files: what may be optimized here. The in-tree library is `project.yaml` like any other repository."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from turbo_optimize.core.errors import ConfigError, UsageError
+from turbo_optimize.core.models import Backend, Op, Project
+
+NAMES = ("project.yaml", "turbo-opt.yaml")
+
+
+def read_yaml(path: Path, expected: str) -> dict[object, object]:
+    """A mapping from a YAML file. ConfigError names file, line and what was expected."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file", f"expected {expected}") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: can't be read ({e})", f"expected {expected}") from None
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f"{path} line {mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not YAML ({getattr(e, 'problem', 'syntax error')})", f"expected {expected}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a {type(data).__name__} at the top", f"expected {expected}")
+    return data
+
+
+def first_problem(e: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
+    """(key, what was expected) of a validation error's first entry; an unknown key gets its nearest name."""
+    error = e.errors()[0]
+    key = ".".join(str(x) for x in error["loc"]) or "the file"
+    if error["type"] == "extra_forbidden":
+        near = nearest(str(error["loc"][-1]), model.model_fields)
+        return key, f"no such key{near}"
+    if error["type"] == "missing":
+        return key, "required, and missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return key, message[0].lower() + message[1:]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` or the list of what there is."""
+    known = list(known)
+    lower = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), lower, n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(lower[f] for f in found)}?" if found else f"; there is {', '.join(known)}"
+
+
+def load_project(path: Path) -> Project:
+    try:
+        return Project.model_validate(read_yaml(path, "a project file (docs/projects.md)"))
+    except ValidationError as e:
+        key, expected = first_problem(e, Project)
+        raise ConfigError(f"{path}: {key}: {expected}", "docs/projects.md has every key") from None
+
+
+def find_project(top: Path, given: Path | None) -> Path:
+    """The project file: the one given, else the repository's own."""
+    if given:
+        return given
+    for name in NAMES:
+        if (top / name).is_file():
+            return top / name
+    raise ConfigError(
+        f"{top} has no project.yaml", "write one (docs/projects.md) or name it with --project; it tells what may be edited"
+    )
+
+
+def pick_op(project: Project, name: str) -> Op:
+    if name not in project.ops:
+        raise UsageError(f"unknown op {name!r}", nearest(name, project.ops).removeprefix("; "))
+    return project.ops[name]
+
+
+def pick_backend(op: Op, op_name: str, name: str, gpu: str) -> tuple[str, Backend]:
+    """The backend by name, any case; UsageError where it isn't, or why it isn't here."""
+    by_upper = {b.upper(): b for b in op.backends}
+    if name.upper() not in by_upper:
+        raise UsageError(f"unknown backend {name!r} for {op_name}", nearest(name, op.backends).removeprefix("; "))
+    key = by_upper[name.upper()]
+    backend = op.backends[key]
+    if reason := unavailable(backend, gpu):
+        raise UsageError(f"backend {key} of {op_name} is not available on {gpu}: {reason}", "`turbo-opt ops` shows what is")
+    return key, backend
+
+
+def unavailable(backend: Backend, gpu: str) -> str | None:
+    """Why a backend can't run here, or None."""
+    if backend.unavailable:
+        return backend.unavailable
+    return None if gpu in backend.gpus else f"it is for {', '.join(backend.gpus)}"
+
+
+def pick_one(kind: str, given: str | None, known: tuple[str, ...], op_name: str) -> str:
+    """A variant or dtype: the given one, else the op's first."""
+    if given is None:
+        return known[0]
+    if given not in known:
+        raise UsageError(f"unknown {kind} {given!r} for {op_name}", nearest(given, known).removeprefix("; "))
+    return given
