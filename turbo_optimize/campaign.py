@@ -21,7 +21,7 @@ from turbo_optimize.effects.bench import Bench, DuetBench, Outcome, Tree
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.replay import format_samples
 from turbo_optimize.effects.repo import Repo
-from turbo_optimize.effects.store import Journal, sha256_bytes, sha256_file, write_atomic
+from turbo_optimize.effects.store import Journal, MemoryJournal, sha256_bytes, sha256_file, write_atomic
 from turbo_optimize.projects.loader import load_project
 
 
@@ -38,7 +38,7 @@ class Campaign:
 
     layout: Layout
     repo: Repo
-    journal: Journal
+    journal: Journal | MemoryJournal
     say: Callable[[str], None] = lambda _: None
     stop: Stop = field(default_factory=Stop)
     bench_override: Bench | None = None
@@ -133,7 +133,7 @@ class Campaign:
     ) -> tuple[Score, str]:
         """A measured tree's benchmark.csv, written by the runner and read back strictly: its score and its hash."""
         path = self.layout.csv(key, full)
-        write_atomic(path, format_csv(self.schema, self._rows(shapes, samples, checks)))
+        write_atomic(path, format_csv(self.schema, self._rows(shapes, samples, checks)), durable=True)
         return score(self.schema, self.manifest.primary_metric, self.read_csv(path, shapes)), sha256_file(path)
 
     def score_of(self, shapes: Sequence[Shape], samples: Sequence[Sample], checks: Iterable[CheckRow]) -> Score:
@@ -184,7 +184,7 @@ class Campaign:
 
     def save_samples(self, key: str, samples: Sequence[Sample]) -> str:
         path = self.layout.samples(key)
-        write_atomic(path, format_samples(samples))
+        write_atomic(path, format_samples(samples), durable=True)
         return sha256_file(path)
 
     def spent(self, round: int, parts: dict[str, float]) -> Spent:

@@ -6,17 +6,18 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from turbo_optimize.campaign import Campaign, Stop
 from turbo_optimize.core.errors import RepoError, TurboOptError, UsageError
-from turbo_optimize.core.events import Created, Opened, Phase, StopAsked, UndoDecided, Undone
+from turbo_optimize.core.events import Created, Opened, Phase, Proposed, StopAsked, UndoDecided, Undone
 from turbo_optimize.core.machine import next_phase, termination
-from turbo_optimize.core.models import Proposal
+from turbo_optimize.core.models import Manifest, Proposal
 from turbo_optimize.core.state import Round
 from turbo_optimize.effects.bench import Bench
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.repo import Repo
-from turbo_optimize.effects.store import Journal, Lock, write_atomic
+from turbo_optimize.effects.store import Journal, Lock, MemoryJournal, read_events, write_atomic
 from turbo_optimize.phases import PHASES
 from turbo_optimize.phases.define import Plan
 from turbo_optimize.projects.loader import nearest
@@ -63,11 +64,13 @@ def create(
     layout = Layout(campaigns_dir(repo) / plan.manifest.campaign)
     lock = Lock(layout.lock, f"campaign {plan.manifest.campaign}").acquire()
     try:
+        if layout.journal.exists():  # begun by another runner between the plan and the lock
+            raise UsageError(f"campaign {plan.manifest.campaign} exists", "`turbo-opt start` again takes the next name")
         top_ignore = campaigns_dir(repo) / ".gitignore"
         if not top_ignore.exists():
             write_atomic(top_ignore, "# written by turbo-opt: campaigns are not part of the repository\n*\n")
         write_atomic(layout.root / ".gitignore", "*\n")
-        write_atomic(layout.project, plan.project_text)
+        write_atomic(layout.project, plan.project_text, durable=True)
         write_atomic(layout.manifest, manifest_yaml(plan.manifest))
         campaign = Campaign(layout, repo, Journal(layout.journal, clock), say, stop or Stop())
         campaign.record(Created(manifest=plan.manifest))
@@ -112,7 +115,14 @@ def check_manifest(c: Campaign) -> None:
             )
 
 
-def current_manifest(c: Campaign):
+def read_campaign(layout: Layout, repo: Repo) -> Campaign:
+    """An existing campaign for reading alone, also beside a runner: no lock is taken, nothing it records is kept."""
+    if not layout.journal.exists():
+        raise UsageError(f"{layout.root} holds no journal", "`turbo-opt list` names the campaigns")
+    return Campaign(layout, repo, MemoryJournal(read_events(layout.journal)))
+
+
+def current_manifest(c: Campaign) -> Manifest:
     """The journal's manifest with what BASELINE filled in."""
     b, m = c.state.baseline, c.manifest
     if b is None:
@@ -129,7 +139,9 @@ def current_manifest(c: Campaign):
 def begin(c: Campaign, command: str, max_rounds: int | None = None, max_duration_s: float | None = None) -> None:
     """Journals that a runner took over; a raised budget or a resumed stop reopens an ended campaign."""
     c.layout.stop_request.unlink(missing_ok=True)
-    again = bool(c.state.terminated or c.state.stop_asked)
+    ended, raised = c.state.terminated, max_rounds is not None or max_duration_s is not None
+    # A crash within the report only wants the rest of the report; a stop, a spent or a raised budget want more rounds.
+    again = bool(c.state.stop_asked or (ended and (raised or c.state.reported)))
     c.record(
         Opened(command=command, pid=os.getpid(), max_rounds=max_rounds, max_duration_s=max_duration_s, again=again)
     )
@@ -140,6 +152,7 @@ def settle(c: Campaign) -> None:
     if c.state.prepared is None:
         return
     branch = c.state.prepared.branch
+    c.repo.clear_locks(c.layout.worktree, (c.state.prepared.head_ref, c.ref("").rstrip("/")))
     c.repo.add_worktree(c.layout.worktree, f"refs/heads/{branch}" if branch else None, c.incumbent)
     if c.state.undo:
         _undo(c)
@@ -191,21 +204,30 @@ def project(c: Campaign, everything: bool = False) -> None:
     write_projections(c.state, c.layout.root, write_atomic, numbers)
 
 
-def propose_worktree(c: Campaign, number: int, hypothesis: str) -> Round:
-    """Journals what stands in the worktree as the open round's proposal (manual campaigns)."""
-    from turbo_optimize.core.events import Proposed
-
+def open_round(c: Campaign, number: int) -> Round:
+    """Round `number`, if it is open; else a UsageError that says which one is."""
     r = c.state.current
     if r is None or r.number != number:
-        open_round = f"round {r.number} is open" if r else "no round is open"
-        raise UsageError(f"round {number} can't be validated: {open_round}", "`turbo-opt status` says where it stands")
+        said = f"round {r.number} is open" if r else "no round is open"
+        raise UsageError(f"round {number} can't be validated: {said}", "`turbo-opt status` says where it stands")
+    return r
+
+
+def edited(c: Campaign) -> bool:
+    """Whether the worktree differs from the incumbent (ignored files don't count). Settled campaigns alone have one."""
+    return c.repo.tree_from(c.layout.worktree, c.incumbent) != c.repo.tree_of(c.incumbent)
+
+
+def propose_worktree(c: Campaign, number: int, hypothesis: str, risk: Literal["low", "high"] = "low") -> Round:
+    """Journals what stands in the worktree as the open round's proposal (manual campaigns). High risk: full validation."""
+    r = open_round(c, number)
     if r.proposal is None:
         c.record(
             Proposed(
                 round=number,
                 proposal=Proposal(
-                    hypothesis=hypothesis, change="what stands in the worktree", summary=hypothesis[:60],
-                    category="manual", direction=f"manual/round-{number}", risk="high", worktree=True,
+                    hypothesis=hypothesis, change="what stands in the worktree", category="manual",
+                    summary=" ".join(hypothesis.split())[:60], direction=f"manual/round-{number}", risk=risk, worktree=True,
                 ),
             )
         )  # fmt: skip
@@ -224,9 +246,12 @@ def undo(c: Campaign, number: int) -> str:
         raise UsageError(f"round {number} is not an accepted round", f"accepted are: {kept}")
     if c.state.current and c.state.current.commit:
         raise UsageError(f"round {c.state.current.number} is open on top of it", "`turbo-opt resume` first, then undo")
+    if edited(c):
+        raise UsageError(f"{c.layout.worktree} holds edits that nobody validated", "`turbo-opt validate` or drop them first")
     assert r.applied
     if c.repo.reverted(r.applied, c.incumbent) is None:
         raise UsageError(f"round {number} can't be taken back alone: later rounds changed the same lines", "undo those first")
+    c.record(Opened(command="undo", pid=os.getpid()))  # the time since the last run doesn't count
     c.record(UndoDecided(round=number, commit=r.applied, onto=c.incumbent))
     return _undo(c)
 
@@ -241,7 +266,7 @@ def _undo(c: Campaign) -> str:
     message = (
         f'Revert "{subject}"\n\nThis reverts commit {u.commit}.\n\nCampaign: {c.manifest.campaign}\nUndoes-Round: {u.round}\n'
     )
-    commit = c.repo.commit(tree, [u.onto], message, u.at)
+    commit = c.repo.commit(tree, [u.onto], message, u.at, like=u.commit)
     c.repo.move_ref(c.state.prepared.head_ref, commit, u.onto)
     c.repo.sync_worktree(c.layout.worktree, commit)
     c.record(Undone(round=u.round, commit=commit))
@@ -249,12 +274,16 @@ def _undo(c: Campaign) -> str:
     return commit
 
 
-def recover(c: Campaign, number: int) -> str:
-    """Any attempt as a branch `turbo-opt/<campaign>/round-N`. Returns its name."""
-    commit = c.repo.resolve(c.ref(f"round-{number}"))
+def recover(c: Campaign, number: int, attempt: int | None = None) -> str:
+    """Any attempt (the round's last, if not said) as a branch `turbo-opt/<campaign>/round-N`. Returns its name."""
+    r = c.state.round(number)
+    last = r.attempt if r else 1
+    name = f"round-{number}" if attempt in (None, last) else f"round-{number}-attempt-{attempt}"
+    commit = c.repo.resolve(c.ref(name))
     if commit is None:
-        raise UsageError(f"round {number} left no attempt", "`turbo-opt log` lists the rounds")
-    branch = f"turbo-opt/{c.manifest.campaign}/round-{number}"
+        left = f"round {number} left no attempt" + (f" {attempt}" if attempt else "")
+        raise UsageError(left, "`turbo-opt log` lists the rounds")
+    branch = f"turbo-opt/{c.manifest.campaign}/{name}"
     there = c.repo.resolve(f"refs/heads/{branch}")
     if there not in (None, commit):
         raise UsageError(f"branch {branch} exists and is elsewhere", "rename or delete it first")

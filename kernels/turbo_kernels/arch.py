@@ -28,7 +28,9 @@ def detect() -> str:
 def require_runnable(tensor: torch.Tensor) -> None:
     """RuntimeError where Triton can't run on this tensor's device."""
     if tensor.device.type == "cpu" and not INTERPRET:
-        raise RuntimeError("tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there")
+        raise RuntimeError(
+            "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
+        )
 
 
 @functools.cache

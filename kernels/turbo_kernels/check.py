@@ -21,8 +21,8 @@ TILE_ELEMENTS = 64  # narrower outputs take more rows a tile: an SNR over fewer 
 class Gate:
     """What an output must reach.
 
-    `tolerance` bounds every element: |out − ref| ≤ tolerance·(rms(ref) + |ref|), which is rtol = atol = tolerance with atol in
-    units of the reference's rms, since a product's magnitude grows with √K. `scale` bounds |s − 1| for the
+    `tolerance` bounds every element: |out − ref| ≤ tolerance·(rms(ref) + |ref|), which is rtol = atol = tolerance with
+    atol in units of the reference's rms, since a product's magnitude grows with √K. `scale` bounds |s − 1| for the
     least-squares scale s of the output (plus 0.5/√elements, its sampling error at 25 dB with a margin).
     """
 
@@ -104,7 +104,13 @@ def _scale(out: torch.Tensor, ref: torch.Tensor, gate: Gate) -> str | None:
 
 
 # In this order: the first that fails is the one to read.
-JUDGES: tuple[Callable[[torch.Tensor, torch.Tensor, Gate], str | None], ...] = (_finite, _snr, _tiles, _elements, _scale)
+JUDGES: tuple[Callable[[torch.Tensor, torch.Tensor, Gate], str | None], ...] = (
+    _finite,
+    _snr,
+    _tiles,
+    _elements,
+    _scale,
+)
 
 
 def wrong(out: torch.Tensor, ref: torch.Tensor, gate: Gate) -> str | None:

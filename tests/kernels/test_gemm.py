@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import DEVICE, everywhere, inputs
+from kernel_helpers import DEVICE, everywhere, inputs
 from turbo_kernels import ops
 from turbo_kernels.check import GATES, judge
 from turbo_kernels.gemm import cases
@@ -50,7 +50,10 @@ def test_out_dtype_and_expanded_gradient() -> None:
     out = ops.gemm(t["a"], t["b"], out_dtype=torch.float32)
     assert out.dtype == torch.float32
     out.sum().backward()
-    expected = {"da": t["b"].detach().float().sum(0).expand(20, 33), "db": t["a"].detach().float().sum(0).expand(24, 33)}
+    expected = {
+        "da": t["b"].detach().float().sum(0).expand(20, 33),
+        "db": t["a"].detach().float().sum(0).expand(24, 33),
+    }
     passed, _, detail = judge({"da": t["a"].grad, "db": t["b"].grad}, expected, GATES["bf16"], torch.bfloat16)  # type: ignore[dict-item]
     assert passed, detail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.factory import make_manifest
@@ -36,6 +36,7 @@ CHANGES = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(CHANGES)
+@example({"test_command": "a\x85b", "campaign": "größer — ≥"})
 def test_what_is_written_is_read_back(changes: dict):
     m = make_manifest(**changes)
     assert load_manifest(manifest_yaml(m), "manifest.yaml") == m

@@ -41,7 +41,8 @@ def _known(code: str, titles: dict[str, str]) -> str:
     from turbo_optimize.projects.loader import nearest
 
     if code.upper() not in titles:
-        raise UsageError(f"no rule {code!r}", f"{nearest(code, titles).removeprefix('; ')} (`turbo-opt rules` lists all)")
+        hint = f"{nearest(code, titles).removeprefix('; ')} (`turbo-opt rules` lists all)"
+        raise UsageError(f"no rule {code!r}", hint)
     return code.upper()
 
 

@@ -31,7 +31,7 @@ def read_all(top: Path) -> Iterator[Tips]:
 
 def command(
     gpu: str | None = typer.Option(None, "--gpu", help="gfx942, gfx950, sm_90, a product name, or cpu."),
-    op: str | None = typer.Option(None, "--op", help="An operator, with or without its variant: gemm_fp8, gemm_fp8_blockwise."),
+    op: str | None = typer.Option(None, "--op", help="gemm_fp8, or with its variant gemm_fp8_blockwise."),
     backend: str | None = typer.Option(None, "--backend", help="A backend, e.g. TRITON."),
     as_json: bool = typer.Option(False, "--json", help="A JSON list, an object a tips file."),
 ) -> None:

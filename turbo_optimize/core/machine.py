@@ -30,8 +30,16 @@ def incumbent_score(state: State) -> Score | None:
     return kept[-1] if kept else (state.baseline.score if state.baseline else None)
 
 
+def measured_score(state: State) -> Score | None:
+    """The incumbent's own score, or None while it has none: a revert stands that was never measured as a whole."""
+    measured = {r.applied: r.score for r in state.accepted}
+    if state.baseline:
+        measured[state.baseline.commit] = state.baseline.score
+    return measured.get(state.incumbent)
+
+
 def _target(state: State, policy: Policy, peak_key: str) -> str | None:
-    m, score = state.manifest, incumbent_score(state)
+    m, score = state.manifest, measured_score(state)
     if not m or not m.performance_target or not score:
         return None
     target = parse_target(m.performance_target)
@@ -40,7 +48,7 @@ def _target(state: State, policy: Policy, peak_key: str) -> str | None:
 
 
 def _efficiency(state: State, policy: Policy, peak_key: str) -> str | None:
-    m, score = state.manifest, incumbent_score(state)
+    m, score = state.manifest, measured_score(state)
     if not m or not score or m.target_gpu == "cpu":  # an interpreter has no roofline
         return None
     share = 100.0 * score.value / peak_in(score.unit, m.target_gpu, peak_key)

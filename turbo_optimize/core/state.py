@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pydantic import Field
+
 from turbo_optimize.core.errors import JournalError
 from turbo_optimize.core.events import (
     Analyzed,
@@ -280,8 +282,10 @@ STEPS: dict[type, Callable[[State, Any], State]] = {
 
 
 def step(state: State, event: Event) -> State:
-    """One event further. The clock runs between events of the same runner; a new `opened` starts it again."""
-    gap = 0.0 if isinstance(event, Opened | Created) or not state.last_at else max(0.0, event.at - state.last_at)
+    """One event further. The clock runs between events of the same runner: a new `opened` starts it again, and
+    `reported` adds nothing (the report can't hold the time that it took to write itself)."""
+    still = isinstance(event, Opened | Created | Reported) or not state.last_at
+    gap = 0.0 if still else max(0.0, event.at - state.last_at)
     state = STEPS[type(event)](state, event)
     return state.model_copy(
         update={"events": state.events + 1, "elapsed_s": state.elapsed_s + gap, "last_at": event.at}

@@ -198,11 +198,12 @@ class DuetBench:
         return out
 
     def _prepare(self, pair: Mapping[Role, Worker], shape: Shape) -> float:
-        """Compiles and warms up both; the slower one's rough milliseconds a step."""
+        """Compiles and warms up both, side by side; the slower one's rough milliseconds a step."""
         request = {"cmd": "prepare", "shape": shape.model_dump(), "seed": secrets.randbits(31)}
-        rough = []
         for worker in pair.values():
-            rough.append(float(worker.ask(request, self.policy.compile_timeout_s)["step_ms"]))
+            worker.send(request)
+        rough = [float(w.receive(self.policy.compile_timeout_s, "prepare")["step_ms"]) for w in pair.values()]
+        for worker in pair.values():
             worker.pause()
         return max(rough)
 

@@ -65,7 +65,8 @@ def _gpu(place: Place) -> Iterator[Finding]:
     if not place.gpus:
         tools = [t for t in ("nvidia-smi", "rocminfo") if shutil.which(t)]
         found = f"none ({', '.join(tools)} found no device)" if tools else "none (neither nvidia-smi nor rocminfo)"
-        yield Finding("GPU", "missing", found, "install the driver; without a GPU campaigns run as --gpu cpu, on the interpreter")
+        mend = "install the driver; without a GPU campaigns run as --gpu cpu, on the interpreter"
+        yield Finding("GPU", "missing", found, mend)
         return
     kinds = sorted({(g.name, g.arch, g.driver) for g in place.gpus})
     for name, arch, driver in kinds:
@@ -101,7 +102,8 @@ def _toolkit(place: Place) -> Iterator[Finding]:
     if found:
         yield Finding("toolkit", "ok", ", ".join(f"{k} {v}" for k, v in found.items()))
     else:
-        yield Finding("toolkit", "missing", "neither nvcc nor ROCm", "Triton brings its own compiler; HIP kernels need ROCm or CUDA")
+        mend = "Triton brings its own compiler; HIP kernels need ROCm or CUDA"
+        yield Finding("toolkit", "missing", "neither nvcc nor ROCm", mend)
 
 
 def _profilers(place: Place) -> Iterator[Finding]:
@@ -151,7 +153,8 @@ def numpy_finding(numpy: str, triton: str) -> Finding:
     if numbers is None:
         return Finding("numpy", "missing", numpy, "pip install numpy: Triton's interpreter and the checks need it")
     if numbers >= (2, 4) and _numbers(triton) == (3, 6):
-        return Finding("numpy", "warn", f"{numpy} with triton {triton}", 'pip install "numpy<2.4": --gpu cpu fails with it')
+        found = f"{numpy} with triton {triton}"
+        return Finding("numpy", "warn", found, 'pip install "numpy<2.4": the interpreter of this triton fails with it')
     return Finding("numpy", "ok", numpy)
 
 
@@ -166,11 +169,13 @@ def _git(place: Place) -> Iterator[Finding]:
         yield Finding("git", "missing", "no git", "install git 2.20 or later: each attempt is stored as a commit")
         return
     yield Finding("git", "ok", version)
-    name, email = ((probe.ask("git", "-C", str(place.folder), "config", k) or "").strip() for k in ("user.name", "user.email"))
+    asked = ("git", "-C", str(place.folder), "config")
+    own = {k: (probe.ask(*asked, k) or "").strip() for k in ("user.name", "user.email")}
+    name, email = own.values()
     if name and email:
         yield Finding("git identity", "ok", f"{name} <{email}>")
         return
-    lacks = " and ".join(k for k, v in (("user.name", name), ("user.email", email)) if not v)
+    lacks = " and ".join(k for k, v in own.items() if not v)
     fallback = f"{FALLBACK_IDENTITY[0]} <{FALLBACK_IDENTITY[1]}>"
     mend = "git config --global user.name NAME; git config --global user.email ADDRESS"
     yield Finding("git identity", "warn", f"no {lacks}: commits will be by {fallback}", mend)
@@ -193,7 +198,8 @@ def _repository(place: Place) -> Iterator[Finding]:
 
 def _project(repo: Repo) -> Finding:
     if not any((repo.top / n).is_file() for n in NAMES):
-        return Finding("project file", "missing", f"no {' or '.join(NAMES)}", "write one (docs/projects.md), or pass --project FILE")
+        mend = "write one (docs/projects.md), or pass --project FILE"
+        return Finding("project file", "missing", f"no {' or '.join(NAMES)}", mend)
     try:
         path = find_project(repo.top, None)
         ops = load_project(path).ops
@@ -262,7 +268,8 @@ def _isolation(place: Place) -> Iterator[Finding]:
     if abi or spaces:
         yield Finding("isolation", "ok", found)
     else:
-        yield Finding("isolation", "warn", found, "optional: a kernel with Landlock (5.13 or later) or user namespaces allowed")
+        mend = "optional: a kernel with Landlock (5.13 or later), or user namespaces allowed"
+        yield Finding("isolation", "warn", found, mend)
 
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (

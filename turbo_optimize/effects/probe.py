@@ -63,7 +63,7 @@ def gpus() -> list[Gpu]:
 
 @dataclass(frozen=True)
 class Clock:
-    """A device's compute clock now and at most, and the driver's word on what holds it down ("" where it says nothing)."""
+    """A device's compute clock now and at most, and what the driver says holds it down ("" where it says nothing)."""
 
     index: int
     now_mhz: int
@@ -71,7 +71,9 @@ class Clock:
     held_by: str = ""
 
 
-# Bits of nvidia-smi's clocks_throttle_reasons.active that slow a busy GPU; idle (0x1) and set clocks (0x2) don't.
+# nvidia-smi's word for what holds a clock down: today's, then that of drivers before 535.
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+# Bits of it that slow a busy GPU; idle (0x1) and set clocks (0x2) don't.
 HELD_BY = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown", 0x80: "power brake",
@@ -80,10 +82,12 @@ HELD_BY = {
 
 def clocks() -> list[Clock]:
     """Per device, where the driver's tool can be read; empty where it can't."""
-    fields = "index,clocks.sm,clocks.max.sm,clocks_throttle_reasons.active"
-    out = ask("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits") or ""
+    told = (
+        ask("nvidia-smi", f"--query-gpu=index,clocks.sm,clocks.max.sm,{word}", "--format=csv,noheader,nounits")
+        for word in REASONS
+    )
     found = []
-    for line in out.splitlines():
+    for line in next(filter(None, told), "").splitlines():
         row = re.fullmatch(r"(\d+), (\d+), (\d+|\[.*\]), (0x[0-9a-fA-F]+|\[.*\])", line.strip())
         if row:
             bits = int(row[4], 16) if row[4].startswith("0x") else 0

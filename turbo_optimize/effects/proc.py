@@ -43,9 +43,17 @@ def environment(scratch: Path, extra: Mapping[str, str] | None = None) -> dict[s
     return env | {"PYTHONDONTWRITEBYTECODE": "1"} | dict(extra or {})
 
 
+_LIBC = ctypes.CDLL(None)
+
+
+def die_with_parent(sig: signal.Signals) -> None:
+    """For the child side of a fork: the system sends `sig` when the parent ends, however that ends."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, sig)
+
+
 def _preexec() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # dies with the runner, however that dies
+    die_with_parent(signal.SIGKILL)
 
 
 def kill_group(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:

@@ -10,19 +10,29 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from turbo_optimize.core.errors import RepoError
+from turbo_optimize.effects.proc import die_with_parent
 from turbo_optimize.effects.store import disk_errors
 
 ZERO = "0" * 40
 FALLBACK_IDENTITY = ("turbo-opt", "turbo-opt@localhost")
+# What a user's settings must not change: no hook and no signing; bytes as they are committed, all of them; patches that
+# `git apply` reads back; objects and refs on disk before the journal speaks of them; no file of ours in the user's .git.
 _QUIET = (
     "core.hooksPath=/dev/null", "commit.gpgSign=false", "tag.gpgSign=false", "core.fsmonitor=false", "gc.auto=0",
     "maintenance.auto=false", "advice.detachedHead=false", "core.quotePath=false", "submodule.recurse=false",
+    "core.autocrlf=false", "core.sparseCheckout=false", "core.splitIndex=false", "color.ui=false", "diff.noprefix=false",
+    "diff.mnemonicPrefix=false", "log.showSignature=false", "i18n.commitEncoding=UTF-8", "i18n.logOutputEncoding=UTF-8",
+    "worktree.useRelativePaths=false", "core.fsync=objects,reference",
 )  # fmt: skip
+
+# Commands that change nothing: they may outlive a killed runner, and start faster without a word to the system.
+_READERS = frozenset(("config", "diff", "diff-tree", "for-each-ref", "log", "ls-tree", "rev-list", "rev-parse", "show", "status"))
 
 
 class Repo:
@@ -60,11 +70,16 @@ class Repo:
 
         settings = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
         command = ["git", *(x for q in _QUIET for x in ("-c", q)), *args]
-        runner = gitpython.cmd.Git(str(cwd or self.top))
+        where = cwd or self.top
+        if not where.is_dir():  # else git would run wherever this process is: in the user's checkout
+            raise RepoError(f"{where} is gone", "`turbo-opt resume` makes a campaign's worktree again")
+        runner = gitpython.cmd.Git(str(where))
         with _stdin_file(stdin) as handle:
             status, out, err = runner.execute(
                 command, istream=handle, with_extended_output=True, with_exceptions=False,  # type: ignore[arg-type]
                 strip_newline_in_stdout=False, env=settings | dict(env or {}),
+                start_new_session=True,  # a terminal's ^C is the runner's to handle
+                preexec_fn=None if args[0] in _READERS else _leave_with_runner,
             )  # fmt: skip
         if status:
             raise RepoError(f"git {' '.join(args[:3])}: {_first(err) or f'exit {status}'}")
@@ -127,11 +142,15 @@ class Repo:
         own = all(values)
         return (*(v or f for v, f in zip(values, FALLBACK_IDENTITY, strict=True)), own)  # type: ignore[return-value]
 
+    def author(self, commit: str) -> tuple[str, str]:
+        name, email = self.git("log", "-1", "--format=%an%n%ae", commit).split("\n")
+        return name, email
+
     # -- objects ---------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _index(self, tree: str | None = None) -> Iterator[dict[str, str]]:
         """Environment of a private index, filled from `tree`."""
-        with tempfile.TemporaryDirectory(prefix="turbo-opt-index-") as d:
+        with _scratch() as d:
             env = {"GIT_INDEX_FILE": str(Path(d, "index"))}
             if tree:
                 self.git("read-tree", tree, env=env)
@@ -139,13 +158,15 @@ class Repo:
 
     def tree_from(self, worktree: Path, parent: str) -> str:
         """The tree of what stands in a worktree (its ignored files left out), as if committed onto parent."""
+        where = self.at_worktree(worktree)
         with self._index(parent) as env:
-            self.git("add", "--all", "--", ".", cwd=worktree, env=env)
-            return self.git("write-tree", cwd=worktree, env=env)
+            self.git(*where, "add", "--all", "--", ".", cwd=worktree, env=env)
+            return self.git("write-tree", env=env)
 
-    def commit(self, tree: str, parents: Sequence[str], message: str, at: float) -> str:
-        """A commit object. The same arguments give the same id: the time comes from the journal."""
-        name, email, _ = self.identity()
+    def commit(self, tree: str, parents: Sequence[str], message: str, at: float, like: str | None = None) -> str:
+        """A commit object. The same arguments give the same id: the time comes from the journal, and with `like` the
+        identity from that commit, so that a changed user.name can't make a second commit of one decision."""
+        name, email = self.author(like) if like else self.identity()[:2]
         date = f"{int(at)} +0000"
         env = {
             "GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date,
@@ -156,7 +177,9 @@ class Repo:
 
     def reverted(self, commit: str, onto: str) -> str | None:
         """The tree of `onto` without the change of `commit`; None where they conflict."""
-        patch = self.git("diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", commit, f"{commit}^", raw=True)
+        patch = self.git(
+            "diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", commit, f"{commit}^", raw=True
+        )
         if not patch:
             return self.tree_of(onto)
         with self._index(onto) as env:
@@ -174,6 +197,8 @@ class Repo:
         try:
             self.git("update-ref", "--no-deref", "-m", "turbo-opt", ref, new, old or ZERO)
         except RepoError as e:
+            if self.resolve(ref) == old:  # nobody moved it: git itself says what is in the way
+                raise
             raise RepoError(
                 f"{ref} is not where the campaign left it ({self.resolve(ref) or 'gone'}, expected {old or 'nothing'})",
                 "somebody moved it: put it back with `git update-ref`, then `turbo-opt resume`",
@@ -186,42 +211,48 @@ class Repo:
     # -- trees on disk ---------------------------------------------------------------------------------------------
     def add_worktree(self, path: Path, branch: str | None, commit: str) -> None:
         """The campaign's own worktree on its branch (or detached). Does nothing where it already stands."""
-        if self._admin(path) and (path / ".git").exists():
+        admin = self._admin(path)
+        if admin and (path / ".git").exists() and not (admin / "locked").exists():
             return
         with disk_errors(path):
             if path.exists():
                 shutil.rmtree(path)
-        self.git("worktree", "prune")
         target = [branch.removeprefix("refs/heads/")] if branch else ["--detach", commit]
-        self.git("worktree", "add", "--quiet", "--force", str(path), *target)
+        # Twice --force: over a half-made one of ours, which git keeps locked. Never `prune`: it takes the user's too.
+        self.git("worktree", "add", "--quiet", "--force", "--force", str(path), *target)
 
     def _admin(self, path: Path) -> Path | None:
         """The worktree's private git directory, found from the repository's side."""
         for gitdir in self.common_dir.glob("worktrees/*/gitdir"):
-            if Path(gitdir.read_text().rstrip("\n")) == path / ".git":
-                return gitdir.parent
+            with contextlib.suppress(FileNotFoundError):  # another worktree's, just removed
+                if Path(gitdir.parent, gitdir.read_text().rstrip("\n")) == path / ".git":
+                    return gitdir.parent
         return None
 
-    def sync_worktree(self, path: Path, commit: str) -> None:
-        """The worktree exactly at `commit`: edits and untracked files of the last attempt go (they are in its ref).
-
-        Names the git directory explicitly, so that a damaged worktree can never resolve to the user's checkout.
-        """
+    def at_worktree(self, path: Path) -> tuple[str, ...]:
+        """Options that name the worktree's own git directory, so that a damaged one can't resolve to the user's checkout."""
         admin = self._admin(path)
         if not admin:
             raise RepoError(f"{path} is not a worktree of this repository", "`turbo-opt resume` makes it again")
-        with contextlib.suppress(FileNotFoundError):  # left by a git that was killed; the campaign's lock is ours
-            (admin / "index.lock").unlink()
-        where = (f"--git-dir={admin}", f"--work-tree={path}")
+        return (f"--git-dir={admin}", f"--work-tree={path}")
+
+    def clear_locks(self, path: Path, refs: Sequence[str]) -> None:
+        """Lock files that a killed git left at the worktree and the refs (or folders of refs) of a campaign. The caller
+        holds the campaign's lock, and its git processes end with their runner: nobody else's can be there."""
+        found = [p for ref in refs for p in (self.common_dir / f"{ref}.lock", *(self.common_dir / ref).rglob("*.lock"))]
+        if admin := self._admin(path):
+            found += admin.glob("*.lock")
+        for lock in found:
+            lock.unlink(missing_ok=True)
+
+    def sync_worktree(self, path: Path, commit: str) -> None:
+        """The worktree exactly at `commit`: edits and untracked files of the last attempt go (they are in its ref)."""
+        where = self.at_worktree(path)
         self.git(*where, "read-tree", "--reset", "-u", commit, cwd=path)
         self.git(*where, "clean", "-ffdxq", cwd=path)
-        head = (admin / "HEAD").read_text().strip()
-        if not head.startswith("ref:") and head != commit:
+        head = self.git(*where, "rev-parse", "--symbolic-full-name", "HEAD", cwd=path)
+        if head == "HEAD":  # detached
             self.git(*where, "update-ref", "--no-deref", "HEAD", commit, cwd=path)
-
-    def remove_worktree(self, path: Path) -> None:
-        shutil.rmtree(path, ignore_errors=True)
-        self.git("worktree", "prune")
 
     def export(self, commit: str, target: Path) -> Path:
         """The files of a commit in a plain directory. Complete or not there; reused where it already is."""
@@ -243,6 +274,18 @@ def _first(text: str) -> str:
     return lines[0].strip() if lines else ""
 
 
+def _leave_with_runner() -> None:
+    die_with_parent(signal.SIGTERM)  # git takes its lock files along on SIGTERM
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    with disk_errors(Path(tempfile.gettempdir())):
+        folder = tempfile.TemporaryDirectory(prefix="turbo-opt-index-")
+    with folder as d:
+        yield d
+
+
 @contextlib.contextmanager
 def _stdin_file(data: bytes | None) -> Iterator[object]:
     if data is None:
@@ -250,6 +293,7 @@ def _stdin_file(data: bytes | None) -> Iterator[object]:
             yield f
         return
     with tempfile.TemporaryFile() as f:
-        f.write(data)
-        f.seek(0)
+        with disk_errors(Path(tempfile.gettempdir())):
+            f.write(data)
+            f.seek(0)
         yield f

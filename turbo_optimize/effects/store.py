@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,8 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EPERM: "make it writable for this user",
             errno.EROFS: "the file system is read-only; work in a checkout on a writable one",
             errno.ENOTDIR: "a file stands where a folder is needed; move it",
+            errno.EEXIST: "a file stands where a folder is needed; move it",
+            errno.EISDIR: "a folder stands where a file is needed; move it",
             errno.EFBIG: "raise the file size limit (ulimit -f)",
         }
         if e.errno not in mends:
@@ -55,14 +57,17 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise TurboOptError(f"{path}: {os.strerror(e.errno or 0).lower()}", mends[e.errno]) from e
 
 
-def write_atomic(path: Path, data: str | bytes) -> None:
-    """All of it or nothing: written beside the target, then renamed over it."""
+def write_atomic(path: Path, data: str | bytes, durable: bool = False) -> None:
+    """All of it or nothing: written beside the target, then renamed over it. `durable` for what the journal can't rebuild."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(fd, "wb") as f:
                 f.write(data.encode() if isinstance(data, str) else data)
+                if durable:
+                    f.flush()
+                    os.fsync(f.fileno())
             os.chmod(tmp, 0o644)
             os.replace(tmp, path)
         except BaseException:
@@ -95,33 +100,41 @@ def _split(line: str) -> tuple[int, str, str]:
     record = json.loads(line)
     if not isinstance(record, dict) or list(record) != ["n", "sum", "event"]:
         raise ValueError('expected {"n", "sum", "event"}')
+    if type(record["n"]) is not int or type(record["sum"]) is not str:
+        raise ValueError("expected a number n and a text sum")
     return record["n"], record["sum"], line[line.index('"event":') + len('"event":') : -1]
 
 
 def scan(path: Path) -> tuple[list[Line], int]:
-    """Every line of a journal, damaged ones with their problem; and the length of a torn tail in bytes."""
+    """Every line of a journal, damaged ones with their problem; and the length of a torn tail in bytes.
+
+    A defect is said of its own line alone: the lines after it are judged by what they say of their predecessor.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise JournalError(f"{path}: no such journal", "is this a campaign folder? `turbo-opt list` names them") from None
     whole, _, torn = data.rpartition(b"\n")
     lines: list[Line] = []
-    previous = GENESIS
+    previous: str | None = GENESIS  # None: the line before is unreadable, nothing follows from it
+    expected = 1
     for number, raw in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
-            text = raw.decode()
-            n, total, body = _split(text)
-            event = EVENT.validate_json(body)
-            problem = ""
-            if n != number:
-                problem = f"is numbered {n}: a line is missing or out of place"
-            elif total != _chain(previous, body):
-                problem = "doesn't follow from the line before it (edited, or a line was lost)"
-            previous = total
-            lines.append(Line(number, event, problem))
-        except (ValueError, ValidationError) as e:
-            what = "not an event of this version" if isinstance(e, ValidationError) else "not a journal line"
-            lines.append(Line(number, None, what))
+            n, total, body = _split(raw.decode())
+        except ValueError:
+            lines.append(Line(number, None, "not a journal line"))
+            previous, expected = None, expected + 1
+            continue
+        problem = ""
+        if n != expected:
+            problem = f"is numbered {n}, expected {expected}: a line is missing or out of place"
+        elif previous is not None and total != _chain(previous, body):
+            problem = "doesn't follow from the line before it (edited, or a line was lost)"
+        previous, expected = total, n + 1
+        try:
+            lines.append(Line(number, EVENT.validate_json(body), problem))
+        except ValidationError:
+            lines.append(Line(number, None, "not an event of this version"))
     return lines, len(torn)
 
 
@@ -165,6 +178,20 @@ class Lock:
             os.close(self._fd)
             self._fd = None
 
+    def holder(self) -> str | None:
+        """The process that holds it now, looked at without taking it; None where nobody does."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+        finally:
+            os.close(fd)
+        return None
+
     def held_by_other(self) -> bool:
         """Whether some living process holds it now."""
         try:
@@ -178,6 +205,19 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class MemoryJournal:
+    """A journal's events without its file: for reading beside a runner, and for measuring again without a trace."""
+
+    def __init__(self, events: Iterable[Event], clock: Callable[[], float] = time.time) -> None:
+        self.events: list[Event] = list(events)
+        self._clock = clock
+
+    def append(self, event: Event) -> Event:
+        stamped = event.model_copy(update={"at": round(self._clock(), 3)})
+        self.events.append(stamped)
+        return stamped
 
 
 class Journal:

@@ -37,7 +37,8 @@ def run(c: Campaign) -> Iterator[Event]:
         sessions.append(session)
         samples += out.samples
         _add(parts, out.parts)
-    noise = stats.noise_pct(sessions, c.policy.trim)
+    found = stats.noise_pct(sessions, c.policy.trim)
+    noise = {s.label: found[s.label] for s in c.manifest.target_shapes}
     representative = choose_representative(noise, _mean_step_ms(samples), c.policy.representative_max)
     labels = [s.label for s in c.manifest.target_shapes]
     score, _ = c.write_csv(KEY, c.manifest.target_shapes, samples, checked.checks, full=True)

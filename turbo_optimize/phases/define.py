@@ -283,7 +283,7 @@ def _campaign_id(values: dict[str, Any], name: str | None, repo: Repo, now: floa
 def taken(repo: Repo, name: str) -> bool:
     """Whether a campaign of this name left a folder, a branch or refs."""
     branch = repo.resolve(f"refs/heads/optimize/{name}")
-    return bool((repo.top / "campaigns" / name).exists() or branch or repo.refs(f"refs/turbo-opt/{name}/"))
+    return bool((repo.top / "campaigns" / name / "journal.jsonl").exists() or branch or repo.refs(f"refs/turbo-opt/{name}/"))
 
 
 def _branch(f: _Filled, request: Request, repo: Repo, campaign: str) -> None:

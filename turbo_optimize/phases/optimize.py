@@ -35,6 +35,8 @@ def _propose(c: Campaign, r: Round) -> Iterator[Event]:
     else:
         why = next((g.detail for g in r.gates if not g.ok), "") or next((x.detail for x in r.checks if x.check != "PASS"), "")
         found, attempt = proposer(c).repair(ctx, why), r.attempt + 1
+        if found and r.commit:  # round-N is the last attempt; an earlier one keeps a ref of its own
+            c.repo.move_ref(c.ref(f"round-{r.number}-attempt-{r.attempt}"), r.commit, None)
     if parts:
         yield c.spent(r.number, parts)
     if found:
@@ -65,8 +67,7 @@ def _patch(c: Campaign, r: Round) -> Iterator[Event]:
         return
     message = f"{r.proposal.summary}\n\nAttempt {r.attempt} of round {r.number}, not decided yet.\n\nHypothesis: {r.proposal.hypothesis}\n"
     commit = c.repo.commit(tree, [parent], message, r.proposed_at)
-    name = f"round-{r.number}" if r.attempt == 1 else f"round-{r.number}-attempt-{r.attempt}"
-    ref = c.ref(name)
+    ref = c.ref(f"round-{r.number}")
     c.repo.move_ref(ref, commit, c.repo.resolve(ref))
     _keep(c, r.number, parent, commit, files)
     yield Patched(round=r.number, attempt=r.attempt, commit=commit, parent=parent, files=files)

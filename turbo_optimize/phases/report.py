@@ -91,7 +91,7 @@ def _without(c: Campaign, r: Round) -> Iterator[Event]:
     if tree is None:
         yield Compared(what="leave_one_out", round=r.number, gain_pct=None, note="later commits build on its lines")
         return
-    commit = c.repo.commit(tree, [c.incumbent], f"head without round {r.number}\n", r.decided_at)
+    commit = c.repo.commit(tree, [c.incumbent], f"head without round {r.number}\n", r.decided_at, like=r.applied)
     c.repo.move_ref(c.ref(f"without-{r.number}"), commit, c.repo.resolve(c.ref(f"without-{r.number}")))
     key = f"without-{r.number}"
     sessions, _, parts = _sessions(c, key, c.tree(commit), c.tree(c.incumbent), 1, c.representative)

@@ -13,6 +13,7 @@ from turbo_optimize.core.models import CheckRow, Evidence, GateResult, Level, Ne
 from turbo_optimize.core.rules import decide
 from turbo_optimize.core.scope import outside
 from turbo_optimize.core.state import Round
+from turbo_optimize.core.stats import quad_values
 from turbo_optimize.effects.bench import Tree
 from turbo_optimize.effects.layout import key_of
 from turbo_optimize.effects.replay import parse_samples
@@ -33,7 +34,7 @@ def run(c: Campaign) -> Iterator[Event]:
         return
     answer = decide(evidence(c, r), c.policy)
     if isinstance(answer, NeedMore):
-        yield from _measure(c, r, answer.level)
+        yield from measure(c, r, answer.level)
         return
     yield Decided(round=r.number, decision=answer, incumbent=c.incumbent)
     decided = c.state.current
@@ -83,7 +84,10 @@ def _audit(c: Campaign, r: Round) -> GateResult:
     for path in r.files:
         after = c.repo.show(r.commit, path)
         if path.endswith(".py") and after is not None:
-            found += [(path, f) for f in audit(path, c.repo.show(r.parent, path), after)]
+            try:
+                found += [(path, f) for f in audit(path, c.repo.show(r.parent, path), after)]
+            except WorkerError as e:
+                return GateResult(code="G03", ok=False, detail=e.message)
     if not found:
         return GateResult(code="G02", ok=True)
     path, f = found[0]
@@ -109,7 +113,7 @@ def _correctness(
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
+def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
     """One more session of a level. The CSVs hold the candidate's blocks so far; samples.csv holds everybody's."""
     assert r.commit and r.parent
     key = key_of(r.number)
@@ -153,8 +157,15 @@ def _kept(c: Campaign, r: Round) -> tuple[Sample, ...]:
     path = c.layout.samples(key_of(r.number))
     if not r.sessions:
         return ()
-    known = {(s.level, s.index) for s in r.sessions}
-    return tuple(s for s in parse_samples(path.read_text(), str(path)) if (s.level, s.session) in known)
+    try:
+        read = parse_samples(path.read_text(), str(path))
+    except OSError as e:
+        raise TurboOptError(f"{path}: can't be read ({e.strerror})", "restore it: it holds sessions that were measured") from None
+    kept = tuple(s for x in r.sessions for s in read if (s.level, s.session) == (x.level, x.index))
+    for x in r.sessions:
+        if quad_values(s for s in kept if (s.level, s.session) == (x.level, x.index)) != x.quads:
+            raise TurboOptError(f"{path}: {x.level} session {x.index} is not what the journal says", "restore the file")
+    return kept
 
 
 # -- applying ----------------------------------------------------------------------------------------------------------
@@ -165,7 +176,7 @@ def apply(c: Campaign, r: Round) -> Applied:
         c.repo.sync_worktree(c.layout.worktree, c.incumbent)
         return Applied(round=r.number, commit=c.incumbent)
     assert r.commit and r.parent and c.state.prepared
-    commit = c.repo.commit(c.repo.tree_of(r.commit), [r.parent], commit_message(c, r), r.decided_at)
+    commit = c.repo.commit(c.repo.tree_of(r.commit), [r.parent], commit_message(c, r), r.decided_at, like=r.commit)
     ref = c.ref(f"round-{r.number}")
     c.repo.move_ref(ref, commit, c.repo.resolve(ref))
     c.repo.move_ref(c.state.prepared.head_ref, commit, r.parent)

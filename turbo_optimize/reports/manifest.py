@@ -34,7 +34,8 @@ def manifest_yaml(manifest: Manifest) -> str:
     """The manifest in the model's key order, `sources` last."""
     data = manifest.model_dump(mode="json")
     data["sources"] = data.pop("sources")
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    plain = "\x85" not in manifest.model_dump_json()  # PyYAML writes this one line end unescaped and reads a space
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=plain, width=120)
 
 
 def load_manifest(text: str, where: str) -> Manifest:

@@ -24,7 +24,8 @@ def gemm(a: torch.Tensor, b: torch.Tensor, trans_a: bool = False, trans_b: bool 
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[0 if trans_a else 1] != b.shape[1 if trans_b else 0]:
         raise ValueError(
-            f"gemm: shapes {tuple(a.shape)} and {tuple(b.shape)} don't multiply with trans_a={trans_a}, trans_b={trans_b}"
+            f"gemm: shapes {tuple(a.shape)} and {tuple(b.shape)} don't multiply "
+            f"with trans_a={trans_a}, trans_b={trans_b}"
         )
     out_dtype = out_dtype or a.dtype
     if a.dtype != b.dtype or a.dtype not in _DTYPES or out_dtype not in _DTYPES:
@@ -37,7 +38,9 @@ def gemm(a: torch.Tensor, b: torch.Tensor, trans_a: bool = False, trans_b: bool 
 
 class _Gemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool, out_dtype: torch.dtype) -> torch.Tensor:
+    def forward(  # noqa: PLR0917 (autograd passes by position)
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool, out_dtype: torch.dtype
+    ) -> torch.Tensor:
         ctx.save_for_backward(a, b)
         ctx.trans = trans_a, trans_b
         left, right = a.t() if trans_a else a, b.t() if trans_b else b

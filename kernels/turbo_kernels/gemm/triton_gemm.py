@@ -1,5 +1,9 @@
 """One strided GEMM for forward and both gradients: c[m, n] = Σ_k a[m, k]·b[k, n], any strides, accumulated in fp32."""
 
+# Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
+# ruff: noqa: PLR0917
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import torch
@@ -13,8 +17,8 @@ from turbo_kernels.triton_tiles import tile_order
 
 @triton.jit
 def gemm_kernel(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-                EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
-                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+                EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
+                BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
     tile_m, tile_n = tile_order(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     first_m, first_n = tile_m * BLOCK_M, tile_n * BLOCK_N
     local_m, local_n, local_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
@@ -33,7 +37,7 @@ def gemm_kernel(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, s
             y = tl.load(b, mask=in_n[None, :] & in_k[:, None], other=0.0)
         if UPCAST:  # the interpreter's dot is wrong on bf16
             x, y = x.to(tl.float32), y.to(tl.float32)
-        acc = tl.dot(x, y, acc, input_precision=PRECISION)
+        acc = tl.dot(x, y, acc, input_precision="ieee")
         a += BLOCK_K * stride_ak
         b += BLOCK_K * stride_bk
     c = c_ptr + first_m.to(tl.int64) * stride_cm + first_n.to(tl.int64) * stride_cn
@@ -42,7 +46,7 @@ def gemm_kernel(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, s
 
 
 def gemm_into(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Writes a[M, K]·b[K, N] into c[M, N] (views of any strides) and returns c. `name` is the configuration's section."""
+    """Writes a[M, K]·b[K, N] into c[M, N] (views of any strides) and returns c; `name`: the configuration's section."""
     (M, K), N = a.shape, b.shape[1]
     config = section("gemm", name)
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
@@ -50,5 +54,5 @@ def gemm_into(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> t
     if tiles:
         gemm_kernel[(tiles,)](a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(),
                               EVEN_MN=M % block_m == 0 and N % block_n == 0, EVEN_K=K % config["BLOCK_K"] == 0,
-                              UPCAST=INTERPRET, PRECISION="ieee" if a.dtype == torch.float32 else "tf32", **config)  # fmt: skip
+                              UPCAST=INTERPRET, **config)  # fmt: skip
     return c

@@ -31,7 +31,9 @@ def gemm_fp8(a: torch.Tensor, b: torch.Tensor, trans_b: bool = True, variant: st
     if variant not in SPEC.variants:
         raise ValueError(f"gemm_fp8: no variant {variant!r}; there are {', '.join(SPEC.variants)}")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1 if trans_b else 0]:
-        raise ValueError(f"gemm_fp8: shapes {tuple(a.shape)} and {tuple(b.shape)} don't multiply with trans_b={trans_b}")
+        raise ValueError(
+            f"gemm_fp8: shapes {tuple(a.shape)} and {tuple(b.shape)} don't multiply with trans_b={trans_b}"
+        )
     if a.dtype not in _INPUTS or b.dtype not in _INPUTS or out_dtype not in _OUTPUTS:
         raise TypeError(f"gemm_fp8: a {a.dtype}, b {b.dtype}, out {out_dtype}; inputs are bf16 or fp16, out also fp32")
     if a.device != b.device:

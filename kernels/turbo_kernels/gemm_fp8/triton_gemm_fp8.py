@@ -1,9 +1,14 @@
 """Blockwise-scaled FP8 GEMM: c[M, N] = Σ over blocks of 128 of K of (a_blk · b_blkᵀ) · scale_a · scale_b.
 
-Both operands are K-major with K a multiple of 128 (triton_quant pads with zeros), so one kernel serves forward, dgrad and
-wgrad. `a` has a scale per row and block, scale_a[block, row]; `b` either one per 128×128 (B_BLOCKED; two strides, because
-dgrad reads the weight's scales transposed) or per row as `a`. Products accumulate in fp32.
+Both operands are K-major with K a multiple of 128 (triton_quant pads with zeros), so one kernel serves forward, dgrad
+and wgrad. `a` has a scale per row and block, scale_a[block, row]; `b` either one per 128×128 (B_BLOCKED; two strides,
+because dgrad reads the weight's scales transposed) or per row as `a`. A block's product is scaled once, whatever
+BLOCK_K is, and accumulates in fp32.
 """
+
+# Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
+# ruff: noqa: PLR0917
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -18,8 +23,9 @@ from turbo_kernels.triton_tiles import tile_order
 
 
 @triton.jit
-def gemm_kernel(a_ptr, b_ptr, c_ptr, sa_ptr, sb_ptr, M, N, K, sb_n, sb_k, B_BLOCKED: tl.constexpr, INTERPRET: tl.constexpr,
-                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+def gemm_kernel(a_ptr, b_ptr, c_ptr, sa_ptr, sb_ptr, M, N, K, sb_n, sb_k, B_BLOCKED: tl.constexpr,
+                INTERPRET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                GROUP_M: tl.constexpr):  # fmt: skip
     tile_m, tile_n = tile_order(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     first_m, first_n = tile_m * BLOCK_M, tile_n * BLOCK_N
     local_k = tl.arange(0, BLOCK_K)
@@ -105,11 +111,13 @@ def gemm_tma_kernel(a_ptr, b_ptr, c_ptr, sa_ptr, sb_ptr, M, N, K, sb_n, sb_k, B_
             tl.store(c, out, mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
 
 
-def _workspace(size: int, align: int, stream: int | None) -> torch.Tensor:
+def _workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-def gemm(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype, scale_strides: tuple[int, int] | None = None) -> torch.Tensor:
+def gemm(
+    name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype, scale_strides: tuple[int, int] | None = None
+) -> torch.Tensor:
     """c[M, N] = a·bᵀ for `a` scaled per 1×128 and `b` likewise, or per 128×128 where `scale_strides` gives its scales'
     strides over (blocks of N, blocks of K). `name` is the configuration's section: forward, dgrad or wgrad."""
     (M, K), N = a.q.shape, b.q.shape[0]
@@ -125,7 +133,9 @@ def gemm(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype, scale_st
         if not INTERPRET:
             triton.set_allocator(_workspace)  # a context variable: it must be set in the thread that launches
         aligned = N * c.element_size() % 16 == 0
-        gemm_tma_kernel[(min(tiles, processors()),)](*args, B_BLOCKED=blocked, INTERPRET=INTERPRET, STORE_TMA=aligned, **meta)
+        gemm_tma_kernel[(min(tiles, processors()),)](
+            *args, B_BLOCKED=blocked, INTERPRET=INTERPRET, STORE_TMA=aligned, **meta
+        )
     else:
         gemm_kernel[(tiles,)](*args, B_BLOCKED=blocked, INTERPRET=INTERPRET, **meta)
     return c

@@ -1,10 +1,14 @@
 """Blockwise FP8 quantization: one launch reads a tensor once and writes it in both K-major layouts.
 
-A program takes a 128×128 tile of x[M, K]. `rows` is q[M, ⌈K⌉] scaled per 1×128 along K; `cols` is qᵀ[K, ⌈M⌉] scaled per
-1×128 along M (⌈·⌉: rounded up to 128, the padding zero, so that no GEMM masks its contraction). A weight (WHOLE) has one
-scale per 128×128 and so the same codes in both. Scales are stored with the block index first, `scale[block, row]`: a
-GEMM loads those of neighbouring rows in one transaction.
+A program takes a 128×128 tile of x[M, K]. `rows` is q[M, ⌈K⌉] scaled per 1×128 along K; `cols` is qᵀ[K, ⌈M⌉] scaled
+per 1×128 along M (⌈·⌉: rounded up to 128, the padding zero, so that no GEMM masks its contraction). A weight (WHOLE)
+has one scale per 128×128 and so the same codes in both. Scales are stored with the block index first,
+`scale[block, row]`: a GEMM loads those of neighbouring rows in one transaction.
 """
+
+# Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
+# ruff: noqa: PLR0917
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -131,8 +135,8 @@ def _outputs(x: torch.Tensor, rows: int, length: int) -> tuple[torch.Tensor, tor
     return q, torch.empty((columns // BLOCK, rows), dtype=torch.float32, device=x.device)
 
 
-def _launch(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, qt: torch.Tensor, st: torch.Tensor, rows: bool, cols: bool,
-            whole: bool) -> None:  # fmt: skip
+def _launch(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, qt: torch.Tensor, st: torch.Tensor, rows: bool,
+            cols: bool, whole: bool) -> None:  # fmt: skip
     M, K = x.shape
     programs = padded(M) // BLOCK * (padded(K) // BLOCK)
     if not programs:

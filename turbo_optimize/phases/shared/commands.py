@@ -14,7 +14,7 @@ from turbo_optimize.effects.proc import run_command
 
 
 def _fill(c: Campaign, command: str, out: Path) -> str:
-    shapes = ",".join("x".join(str(v) for v in s.dims.values()) for s in c.manifest.target_shapes)
+    shapes = ",".join(s.label for s in c.manifest.target_shapes)
     values = {
         "python": _quoted(sys.executable), "tree": ".", "out": _quoted(str(out)), "shapes": shapes,
         "device": "cpu" if c.manifest.target_gpu == "cpu" else "cuda", "variant": c.manifest.target_variant,
