@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VENV_ARGS ?=
 JOBS ?= auto
+DEMO_OP ?= gemm
 # The CPU set-up is pinned; an existing GPU torch is left as it is.
 CONSTRAINTS := $(if $(findstring system-site-packages,$(VENV_ARGS)),,-c constraints/cpu.txt)
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ $(VENV)/.installed: pyproject.toml constraints/cpu.txt
 	@touch $@
 
 demo: venv
-	@$(BIN)/turbo-opt start --op gemm_fp8 --backend TRITON --max-rounds 5 --max-duration 20m --yes
+	@$(BIN)/turbo-opt start --op $(DEMO_OP) --backend TRITON --max-rounds 5 --max-duration 20m --yes
 
 test: venv
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from turbo_optimize.effects.bench import Bench, DuetBench, Outcome, Tree
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.replay import format_samples
 from turbo_optimize.effects.repo import Repo
-from turbo_optimize.effects.store import Journal, MemoryJournal, sha256_bytes, sha256_file, write_atomic
+from turbo_optimize.effects.store import Journal, MemoryJournal, disk_errors, sha256_bytes, sha256_file, write_atomic
 from turbo_optimize.projects.loader import load_project
 
 
@@ -95,6 +96,17 @@ class Campaign:
     def tree(self, commit: str) -> Tree:
         return Tree(commit, self.repo.export(commit, self.layout.tree(commit)), self.layout.scratch(commit))
 
+    def sweep_tree(self, commit: str) -> Tree:
+        """The same files with caches of their own: what a sweep compiles is no part of the tree's binaries."""
+        return Tree(commit, self.repo.export(commit, self.layout.tree(commit)), self.layout.scratch(f"sweep-{commit}"))
+
+    def seed_caches(self, parent: str, commit: str) -> None:
+        """A candidate begins with a copy of its parent's compiled kernels: keyed by source, so only changes compile."""
+        source, target = self.layout.scratch(parent) / "triton", self.layout.scratch(commit) / "triton"
+        if source.is_dir() and not target.exists():
+            with disk_errors(target):
+                shutil.copytree(source, target)
+
     def harness_files(self, tree: Path) -> list[Path]:
         """The files that judge: the rendered bench, the adapter and what the project freezes beside it."""
         return [self.layout.harness, *(tree / name for name in (self.op.adapter, *self.op.frozen))]
@@ -129,7 +141,12 @@ class Campaign:
         return (total, 0.0) if self.manifest.schema_class != "memory" else (0.0, total)
 
     def write_csv(
-        self, key: str, shapes: Sequence[Shape], samples: Sequence[Sample], checks: Iterable[CheckRow], full: bool = False
+        self,
+        key: str,
+        shapes: Sequence[Shape],
+        samples: Sequence[Sample],
+        checks: Iterable[CheckRow],
+        full: bool = False,
     ) -> tuple[Score, str]:
         """A measured tree's benchmark.csv, written by the runner and read back strictly: its score and its hash."""
         path = self.layout.csv(key, full)
@@ -177,7 +194,8 @@ class Campaign:
         except WorkerError as e:
             if "worker-A" in e.message and key != "round-1":
                 raise TurboOptError(
-                    f"the incumbent's own worker failed: {e.message}", "check the device with `turbo-opt doctor`, then resume"
+                    f"the incumbent's own worker failed: {e.message}",
+                    "check the device with `turbo-opt doctor`, then resume",
                 ) from e
             raise
         return Session(level=level, index=index, quads=quad_values(outcome.samples)), outcome  # type: ignore[arg-type]

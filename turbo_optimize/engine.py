@@ -10,7 +10,7 @@ from typing import Literal
 
 from turbo_optimize.campaign import Campaign, Stop
 from turbo_optimize.core.errors import RepoError, TurboOptError, UsageError
-from turbo_optimize.core.events import Created, Opened, Phase, Proposed, StopAsked, UndoDecided, Undone
+from turbo_optimize.core.events import Created, Opened, Phase, Proposed, Reported, StopAsked, UndoDecided, Undone
 from turbo_optimize.core.machine import next_phase, termination
 from turbo_optimize.core.models import Manifest, Proposal
 from turbo_optimize.core.state import Round
@@ -20,6 +20,7 @@ from turbo_optimize.effects.repo import Repo
 from turbo_optimize.effects.store import Journal, Lock, MemoryJournal, read_events, write_atomic
 from turbo_optimize.phases import PHASES
 from turbo_optimize.phases.define import Plan
+from turbo_optimize.phases.shared.proposing import context, proposer
 from turbo_optimize.projects.loader import nearest
 from turbo_optimize.reports.manifest import load_manifest, manifest_yaml
 from turbo_optimize.reports.project import write_projections
@@ -139,12 +140,22 @@ def current_manifest(c: Campaign) -> Manifest:
 def begin(c: Campaign, command: str, max_rounds: int | None = None, max_duration_s: float | None = None) -> None:
     """Journals that a runner took over; a raised budget or a resumed stop reopens an ended campaign."""
     c.layout.stop_request.unlink(missing_ok=True)
-    ended, raised = c.state.terminated, max_rounds is not None or max_duration_s is not None
-    # A crash within the report only wants the rest of the report; a stop, a spent or a raised budget want more rounds.
-    again = bool(c.state.stop_asked or (ended and (raised or c.state.reported)))
+    again = _reopens(c, raised=max_rounds is not None or max_duration_s is not None)
     c.record(
         Opened(command=command, pid=os.getpid(), max_rounds=max_rounds, max_duration_s=max_duration_s, again=again)
     )
+
+
+def _reopens(c: Campaign, raised: bool) -> bool:
+    """Whether an ended campaign has more to do than what is left of its report: a stop that is over, a raised budget, new
+    directions after T6, an end that was measured before an undo. Else going on is idempotent."""
+    ended = c.state.terminated
+    if c.state.stop_asked or (ended and raised):
+        return True
+    if not (ended and c.state.reported):
+        return False
+    last = next(e for e in reversed(c.journal.events) if isinstance(e, Reported | Undone))
+    return isinstance(last, Undone) or (ended.code == "T6" and bool(proposer(c).directions(context(c, "unknown"))))
 
 
 def settle(c: Campaign) -> None:
@@ -247,10 +258,14 @@ def undo(c: Campaign, number: int) -> str:
     if c.state.current and c.state.current.commit:
         raise UsageError(f"round {c.state.current.number} is open on top of it", "`turbo-opt resume` first, then undo")
     if edited(c):
-        raise UsageError(f"{c.layout.worktree} holds edits that nobody validated", "`turbo-opt validate` or drop them first")
+        raise UsageError(
+            f"{c.layout.worktree} holds edits that nobody validated", "`turbo-opt validate` or drop them first"
+        )
     assert r.applied
     if c.repo.reverted(r.applied, c.incumbent) is None:
-        raise UsageError(f"round {number} can't be taken back alone: later rounds changed the same lines", "undo those first")
+        raise UsageError(
+            f"round {number} can't be taken back alone: later rounds changed the same lines", "undo those first"
+        )
     c.record(Opened(command="undo", pid=os.getpid()))  # the time since the last run doesn't count
     c.record(UndoDecided(round=number, commit=r.applied, onto=c.incumbent))
     return _undo(c)
@@ -263,9 +278,7 @@ def _undo(c: Campaign) -> str:
     if tree is None:
         raise RepoError(f"round {u.round} no longer reverts cleanly onto {u.onto[:12]}")
     subject = c.repo.message(u.commit).split("\n")[0]
-    message = (
-        f'Revert "{subject}"\n\nThis reverts commit {u.commit}.\n\nCampaign: {c.manifest.campaign}\nUndoes-Round: {u.round}\n'
-    )
+    message = f'Revert "{subject}"\n\nThis reverts commit {u.commit}.\n\nCampaign: {c.manifest.campaign}\nUndoes-Round: {u.round}\n'
     commit = c.repo.commit(tree, [u.onto], message, u.at, like=u.commit)
     c.repo.move_ref(c.state.prepared.head_ref, commit, u.onto)
     c.repo.sync_worktree(c.layout.worktree, commit)

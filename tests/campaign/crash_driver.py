@@ -3,7 +3,7 @@
 `python crash_driver.py ORDER.json` where ORDER holds: template (a toy repository), record (a recorded campaign's folder, or
 null for the real bench), start (arguments), again (arguments of the command that goes on), points ([[kill, …], …]), where a
 kill is [operation, when] with when `before`, `amid` or `after`; a second kill strikes the command that goes on. Commands
-in `first` come before each start, undisturbed. Prints one JSON line: what each point left behind, and the operations of
+in `first` come before, undisturbed. Prints one JSON line: what each point left behind, and the operations of
 the first point's start.
 
 Operations are counted from outside: journal appends, git commands, answers of workers. The product has no hook for it.
@@ -149,13 +149,19 @@ def known(where: Path) -> bool:
     return journal.exists() and bool(scan(journal)[0])
 
 
-def survive(order: dict[str, Any], base: Path, kills: Sequence[Sequence[Any]], log: Path | None) -> dict[str, Any]:
-    """Starts, dies at each kill in turn, then goes on until the command ends by itself."""
+def prepare(order: dict[str, Any], base: Path, snapshot: Path) -> None:
+    """The toy in the state that every point starts from. Worktrees are tied to their place, so all points share one."""
     where, record = base / "toy", Path(order["record"]) if order["record"] else None
     shutil.copytree(order["template"], where, symlinks=True)
     for args in order["first"]:
         if run(where, args, record, None):
             raise RuntimeError((base / "out.log").read_text())
+    base.rename(snapshot)
+
+
+def survive(order: dict[str, Any], base: Path, kills: Sequence[Sequence[Any]], log: Path | None) -> dict[str, Any]:
+    """Starts, dies at each kill in turn, then goes on until the command ends by itself."""
+    where, record = base / "toy", Path(order["record"]) if order["record"] else None
     codes: list[int] = []
     for kill in [*kills, None]:
         args = order["again"] if codes and known(where) else order["start"]
@@ -177,9 +183,10 @@ def main() -> None:
     try:
         if order["record"]:  # compiles the templates once, for all forks
             write_projections(fold(read_events(Path(order["record"]) / "journal.jsonl")), root / "warm", write_atomic)
+        base = root / "point"
+        prepare(order, base, root / "snapshot")
         for n, kills in enumerate(order["points"]):
-            base = root / str(n)
-            base.mkdir()
+            shutil.copytree(root / "snapshot", base, symlinks=True)
             found.append(survive(order, base, kills, None if n else log))
             shutil.rmtree(base)
         print(json.dumps({"points": found, "operations": log.read_text().splitlines()}))

@@ -136,11 +136,11 @@ def test_killed_again_while_going_on(long: Path, tmp_path: Path) -> None:
 
 
 # -- undo --------------------------------------------------------------------------------------------------------------
-def test_killed_while_a_round_is_undone(long: Path, tmp_path: Path) -> None:
+def test_killed_while_a_round_is_undone(short: Path, tmp_path: Path) -> None:
     """`undo` is intent and fact too: once it is journaled, the next command finishes it, to the same revert commit."""
-    order = {"first": [start(long, 5)], "start": ["undo", "5", "--campaign", NAME]}
+    order = {"first": [start(short, 3)], "start": ["undo", "2", "--campaign", NAME]}
     never = [[10**6, "before"]]
-    known = drive(long, tmp_path, points=[never], **order)
+    known = drive(short, tmp_path, points=[never], **order)
     undone = known["points"][0]
     assert undone["codes"] == [0, 0]
     assert [s for _, s in undone["facts"]["lineage"]][-1].startswith('Revert "[optimize]')
@@ -148,7 +148,7 @@ def test_killed_while_a_round_is_undone(long: Path, tmp_path: Path) -> None:
     intent = operations.index("journal undo_decided")
     mine = [p for p in points(operations) if p[0][0] > intent or p == [[intent, "after"]]]
     assert len(mine) >= 15
-    judge(drive(long, tmp_path, points=mine, **order), undone["facts"])
+    judge(drive(short, tmp_path, points=mine, **order), undone["facts"])
 
 
 # -- real measurements -------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.conftest import TOP, Cli
 from tests.factory import make_events
-from turbo_optimize.effects import doctor, probe
+from turbo_optimize import doctor
+from turbo_optimize.effects import probe
 from turbo_optimize.effects.store import Journal
 
 NVIDIA = """#!/bin/sh

@@ -29,7 +29,7 @@ from turbo_kernels.gemm_fp8 import cases as fp8_cases
 Config = dict[str, Any]
 
 
-def tile(m: int, n: int, k: int, warps: int, stages: int, tma: bool | None = None) -> Config:  # noqa: PLR0917
+def tile(m: int, n: int, k: int, warps: int, stages: int, tma: bool | None = None) -> Config:
     config: Config = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "num_warps": warps, "num_stages": stages, "GROUP_M": 8}
     return config if tma is None else config | {"PERSISTENT_TMA": tma}
 

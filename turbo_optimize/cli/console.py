@@ -59,7 +59,7 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     with console.status("starting") as status:
 
         def say(text: str) -> None:
-            if text.isupper() or text.split(" ")[0].isupper():  # a phase: worth a line that stays
+            if text.isupper() or text.split(" ", maxsplit=1)[0].isupper():  # a phase: worth a line that stays
                 console.print(text)
             status.update(text)
 

@@ -11,13 +11,13 @@ import typer
 from turbo_optimize.cli.console import print_json
 
 if TYPE_CHECKING:
-    from turbo_optimize.effects.doctor import Finding
+    from turbo_optimize.doctor import Finding
 
 STYLES = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 
 def command(as_json: bool = typer.Option(False, "--json", help="The findings as a JSON list.")) -> None:
-    from turbo_optimize.effects.doctor import examine
+    from turbo_optimize.doctor import examine
 
     findings = examine(Path.cwd())
     if as_json:

@@ -39,6 +39,4 @@ def command(as_json: bool = typer.Option(False, "--json", help="A JSON list, an 
         print(f"turbo-opt: {name}: {e}", file=sys.stderr)
     if damaged:
         sys.stdout.flush()
-        raise TurboOptError(
-            f"{len(damaged)} campaigns can't be read: {', '.join(damaged)}", "`turbo-opt verify ID` says why"
-        )
+        raise TurboOptError(f"can't be read: {', '.join(damaged)}", "`turbo-opt verify ID` says what is lost")

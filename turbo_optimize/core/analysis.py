@@ -29,4 +29,3 @@ def classify(manifest: Manifest, score: Score, step_ms: Mapping[str, float], pea
     if spread > 50.0:
         return "under_filled_grid", f"throughput differs by {spread:.0f}% between shapes at {share:.0f}% of the peak"
     return "latency_bound", f"{share:.0f}% of the dense peak on every shape alike (spread {spread:.0f}%)"
-

@@ -140,6 +140,7 @@ class Space(Frozen):
     directions: tuple[Direction, ...]
     fits: str = "none"  # the static resource model in core/space.py
     operand_bytes: int = 2
+    accumulators: int = Field(1, ge=1)  # fp32 tiles that a program holds at once
 
 
 class Backend(Frozen):
@@ -225,7 +226,11 @@ class Manifest(Frozen):
     sources: dict[str, str] = Field(default_factory=dict)  # field -> flag | project | detected | default
 
     def shape(self, label: str) -> Shape:
-        return next(s for s in self.target_shapes if s.label == label)
+        """The target shape of that label; LookupError where there is none (an edited manifest)."""
+        found = next((s for s in self.target_shapes if s.label == label), None)
+        if found is None:
+            raise LookupError(f"{label} is no target shape")
+        return found
 
 
 class Proposal(Frozen):

@@ -142,7 +142,9 @@ def confirm(e: Evidence, p: Policy) -> Decision | NeedMore | None:
         need = p.confirm_sessions + p.extra_sessions - len(sessions)
         return NeedMore(level="confirm", sessions=need, why=f"{numbers}: undecided")
     if proven and gain < p.small_gain_pct:
-        reason = f"{numbers}: below {p.small_gain_pct:g}% a mean over {bar:g}% and a deviation under half of it are needed"
+        reason = (
+            f"{numbers}: below {p.small_gain_pct:g}% a mean over {bar:g}% and a deviation under half of it are needed"
+        )
         return _answer(e, p, Verdict.ROLLBACK, "D04", reason, sessions)
     return _answer(e, p, Verdict.INCONCLUSIVE, "D06", f"{numbers}: neither a gain nor its absence is shown", sessions)
 

@@ -88,7 +88,7 @@ def neighbours(space: Space, config: Config, params: Iterable[str]) -> list[Conf
     return [c for p in params for c in product(space, config, [p]) if distance(space, config, c) == 1]
 
 
-def candidates(  # noqa: PLR0917 (where it stands: space, config, direction, section; where it runs: arch)
+def candidates(
     space: Space,
     config: Config,
     direction: Direction,

@@ -26,6 +26,9 @@ from turbo_optimize.core.models import CheckRow, Level, Policy, Role, Sample, Sh
 from turbo_optimize.effects.proc import Worker
 from turbo_optimize.effects.store import sha256_bytes
 
+Hint = dict[str, Any]  # {"config": …, "ms": {shape: …}} or {"config": …, "error": …}
+Refine = Callable[[Sequence[Hint]], Sequence[Mapping[str, Any]]]
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -58,7 +61,13 @@ class Bench(Protocol):
     ) -> Outcome: ...
 
     def sweep(
-        self, key: str, tree: Tree, shapes: Sequence[Shape], section: str, configs: Sequence[Mapping[str, Any]]
+        self,
+        key: str,
+        tree: Tree,
+        shapes: Sequence[Shape],
+        section: str,
+        configs: Sequence[Mapping[str, Any]],
+        refine: Refine | None = None,
     ) -> Outcome: ...
 
 
@@ -111,8 +120,11 @@ class DuetBench:
                     self._identify(worker.receive(self.policy.start_timeout_s, "hello"), tree)
             yield started
         finally:
-            for worker in started:
-                worker.close()
+            with _timed(parts, "start"):
+                for worker in started:
+                    worker.hang_up()
+                for worker in started:
+                    worker.close()
 
     def _identify(self, hello: Mapping[str, Any], tree: Tree) -> None:
         """The imported kernels must be those of the measured tree: checked, never assumed."""
@@ -172,10 +184,15 @@ class DuetBench:
             shutil.rmtree(folder, ignore_errors=True)
         try:
             return CheckRow(
-                shape=shape.label, check=judged["check"], metrics=judged.get("metrics", {}), detail=judged.get("detail", "")
+                shape=shape.label,
+                check=judged["check"],
+                metrics=judged.get("metrics", {}),
+                detail=judged.get("detail", ""),
             )
         except (ValidationError, KeyError) as e:
-            raise WorkerError("protocol", f"checker's answer for {shape.label} is malformed: {str(e).splitlines()[0]}") from e
+            raise WorkerError(
+                "protocol", f"checker's answer for {shape.label} is malformed: {str(e).splitlines()[0]}"
+            ) from e
 
     # -- timing ----------------------------------------------------------------------------------------------------
     def session(
@@ -258,24 +275,41 @@ class DuetBench:
 
     # -- hints -----------------------------------------------------------------------------------------------------
     def sweep(
-        self, key: str, tree: Tree, shapes: Sequence[Shape], section: str, configs: Sequence[Mapping[str, Any]]
+        self,
+        key: str,
+        tree: Tree,
+        shapes: Sequence[Shape],
+        section: str,
+        configs: Sequence[Mapping[str, Any]],
+        refine: Refine | None = None,
     ) -> Outcome:
-        """Unpaired timings of launch configurations in one process: hints for a proposer, never for a decision."""
+        """Unpaired timings of launch configurations in one process: hints for a proposer, never for a decision.
+
+        `refine` sees the first hints and names more configurations, timed in the same process.
+        """
         out = Outcome()
-        hints: list[dict[str, Any]] = []
+        hints: list[Hint] = []
         with self._workers(out.parts, ("worker-sweep", tree, "worker")) as (w,), _timed(out.parts, "sweep"):
             for shape in shapes:
-                w.ask({"cmd": "prepare", "shape": shape.model_dump(), "seed": secrets.randbits(31)}, self.policy.compile_timeout_s)
-            for n, config in enumerate(configs):
-                self.say(f"sweep {section}: configuration {n + 1}/{len(configs)}")
-                hints.append({"config": dict(config), **self._try(w, shapes, section, config)})
+                request = {"cmd": "prepare", "shape": shape.model_dump(), "seed": secrets.randbits(31)}
+                w.ask(request, self.policy.compile_timeout_s)
+            for more in (lambda _: configs, refine or (lambda _: ())):
+                for config in more(hints):
+                    self.say(f"sweep {section}: configuration {len(hints) + 1}")
+                    hints.append({"config": dict(config), **self._try(w, shapes, section, config)})
         out.hints = tuple(hints)
         return out
 
     def _try(self, worker: Worker, shapes: Sequence[Shape], section: str, config: Mapping[str, Any]) -> dict[str, Any]:
         times: dict[str, float] = {}
         for shape in shapes:
-            request = {"cmd": "try", "label": shape.label, "section": section, "config": dict(config), "ms": self.policy.sweep_ms}
+            request = {
+                "cmd": "try",
+                "label": shape.label,
+                "section": section,
+                "config": dict(config),
+                "ms": self.policy.sweep_ms,
+            }
             try:
                 times[shape.label] = float(worker.ask(request, self.policy.compile_timeout_s)["ms"])
             except WorkerError as e:

@@ -52,7 +52,7 @@ class Layout:
 
     def scratch(self, commit: str) -> Path:
         """Caches and scratch of one tree's processes; theirs alone."""
-        return self.root / ".scratch" / commit[:16]
+        return self.root / ".scratch" / commit[:22]
 
     def round(self, number: int) -> Path:
         return self.root / "rounds" / f"round-{number}"

@@ -22,7 +22,18 @@ from turbo_optimize.effects.store import disk_errors
 
 # What a candidate's process may see of the user's environment: no tokens, no PYTHONPATH, no caches.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "CC", "CXX", "VIRTUAL_ENV")
-ALLOWED_PREFIXES = ("CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCM_", "ROCR_", "AMD_", "TRITON_INTERPRET", "OMP_", "OPENBLAS_")
+ALLOWED_PREFIXES = (
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "HSA_",
+    "ROCM_",
+    "ROCR_",
+    "AMD_",
+    "TRITON_INTERPRET",
+    "OMP_",
+    "OPENBLAS_",
+)
 PR_SET_PDEATHSIG = 1
 GRACE_S = 5.0  # between TERM and KILL
 REPLY_MAX = 1 << 24  # bytes of one answer: more is a runaway, not a protocol
@@ -92,7 +103,9 @@ def run_command(
                 stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_preexec,
             )  # fmt: skip
         except (OSError, ValueError) as e:
-            raise WorkerError("build", f"`{command}` can't be started: {e}", "check the command in the project file") from e
+            raise WorkerError(
+                "build", f"`{command}` can't be started: {e}", "check the command in the project file"
+            ) from e
         try:
             code, late = process.wait(timeout_s), False
         except subprocess.TimeoutExpired:
@@ -150,7 +163,9 @@ class Worker:
             answer = json.loads(line)
             ok = answer["ok"]
         except (ValueError, KeyError, TypeError):
-            raise WorkerError("protocol", f"{self.name}: {what} was answered with {line[:80]!r}", str(self.log)) from None
+            raise WorkerError(
+                "protocol", f"{self.name}: {what} was answered with {line[:80]!r}", str(self.log)
+            ) from None
         if not ok:
             raise WorkerError(str(answer.get("kind", "run")), f"{self.name}: {answer.get('error', 'failed')}", "")
         return answer
@@ -192,13 +207,17 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGCONT)
             self._stopped = False
 
-    def close(self) -> None:
-        """Ends the process by closing its input, then the whole group."""
+    def hang_up(self) -> None:
+        """Closes its input: a well-behaved worker ends by itself."""
         with contextlib.suppress(ProcessLookupError):
             self.go_on()
         with contextlib.suppress(OSError):
             assert self.process.stdin
             self.process.stdin.close()
+
+    def close(self) -> None:
+        """Ends the process, then its whole group."""
+        self.hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2.0)
         kill_group(self.process, grace_s=0.5)

@@ -12,7 +12,7 @@ from typing import Any
 from turbo_optimize.core.errors import TurboOptError
 from turbo_optimize.core.events import Baselined, Gated, Measured, Proposed
 from turbo_optimize.core.models import Level, Proposal, Sample, Shape
-from turbo_optimize.effects.bench import Outcome, Tree
+from turbo_optimize.effects.bench import Hint, Outcome, Refine, Tree
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.store import read_events
 
@@ -89,17 +89,28 @@ class ReplayBench:
         found = tuple(s for s in self._samples(key) if (s.level, s.session) == (level, index))
         if not found:
             raise TurboOptError(f"{self.record}: no {level} session {index} of {key} was recorded")
-        binary = next((e.binary_sha256 for e in self._events if isinstance(e, Measured) and e.round == _round(key)), "recorded")
+        binary = next(
+            (e.binary_sha256 for e in self._events if isinstance(e, Measured) and e.round == _round(key)), "recorded"
+        )
         return Outcome(samples=found, binary_sha256=binary)
 
     def sweep(
-        self, key: str, tree: Tree, shapes: Sequence[Shape], section: str, configs: Sequence[Mapping[str, Any]]
+        self,
+        key: str,
+        tree: Tree,
+        shapes: Sequence[Shape],
+        section: str,
+        configs: Sequence[Mapping[str, Any]],
+        refine: Refine | None = None,
     ) -> Outcome:
         recorded = [p for p in self.proposals().get(_round(key), []) if p.hints]
         if not recorded:
             raise TurboOptError(f"{self.record}: no sweep of {key} was recorded")
         by_config = {tuple(sorted(h["config"].items())): h for h in recorded[0].hints}
-        hints = [by_config.get(tuple(sorted(c.items())), {"config": dict(c), "error": "not recorded"}) for c in configs]
+        hints: list[Hint] = []
+        for more in (lambda _: configs, refine or (lambda _: ())):
+            for c in more(hints):
+                hints.append(by_config.get(tuple(sorted(c.items())), {"config": dict(c), "error": "not recorded"}))
         return Outcome(hints=tuple(hints))
 
 

@@ -32,7 +32,9 @@ _QUIET = (
 )  # fmt: skip
 
 # Commands that change nothing: they may outlive a killed runner, and start faster without a word to the system.
-_READERS = frozenset(("config", "diff", "diff-tree", "for-each-ref", "log", "ls-tree", "rev-list", "rev-parse", "show", "status"))
+_READERS = frozenset(
+    ("config", "diff", "diff-tree", "for-each-ref", "log", "ls-tree", "rev-list", "rev-parse", "show", "status")
+)
 
 
 class Repo:
@@ -178,13 +180,28 @@ class Repo:
     def reverted(self, commit: str, onto: str) -> str | None:
         """The tree of `onto` without the change of `commit`; None where they conflict."""
         patch = self.git(
-            "diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", commit, f"{commit}^", raw=True
+            "diff",
+            "--binary",
+            "--full-index",
+            "--no-renames",
+            "--no-ext-diff",
+            "--no-textconv",
+            commit,
+            f"{commit}^",
+            raw=True,
         )
         if not patch:
             return self.tree_of(onto)
         with self._index(onto) as env:
             try:
-                self.git("apply", "--cached", "--whitespace=nowarn", "-", env=env, stdin=patch.encode("utf-8", "surrogateescape"))
+                self.git(
+                    "apply",
+                    "--cached",
+                    "--whitespace=nowarn",
+                    "-",
+                    env=env,
+                    stdin=patch.encode("utf-8", "surrogateescape"),
+                )
             except RepoError:
                 return None
             return self.git("write-tree", env=env)

@@ -113,7 +113,9 @@ def scan(path: Path) -> tuple[list[Line], int]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise JournalError(f"{path}: no such journal", "is this a campaign folder? `turbo-opt list` names them") from None
+        raise JournalError(
+            f"{path}: no such journal", "is this a campaign folder? `turbo-opt list` names them"
+        ) from None
     whole, _, torn = data.rpartition(b"\n")
     lines: list[Line] = []
     previous: str | None = GENESIS  # None: the line before is unreadable, nothing follows from it
@@ -144,7 +146,8 @@ def read_events(path: Path) -> list[Event]:
     for line in lines:
         if line.problem:
             raise JournalError(
-                f"{path} line {line.number}: {line.problem}", "`turbo-opt verify` says what is lost; restore the file from a backup"
+                f"{path} line {line.number}: {line.problem}",
+                "`turbo-opt verify` says what is lost; restore the file from a backup",
             )
     return [line.event for line in lines if line.event]
 

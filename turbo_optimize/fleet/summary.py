@@ -15,7 +15,8 @@ def summary_md(record: Record) -> str:
     bad = [f"{len(record.regressions)} regressed"] * bool(record.regressions)
     bad += [f"{len(record.failing)} failed"] * bool(record.failing)
     head = f"# Night {record.night} of {inline(record.name)}: {'good' if record.good else ', '.join(bad)}"
-    facts = f"{len(record.targets)} campaigns at commit {short(record.commit)}, begun {record.created}."
+    count = len(record.targets)
+    facts = f"{count} campaign{'s' * (count > 1)} at commit {short(record.commit)}, begun {record.created}."
     parts = [head, facts, md_table(COLUMNS, [_row(e) for e in record.targets]), _reading(record)]
     if any(e.outcome.gpu == "cpu" for e in record.targets):
         parts.append(f"Of cpu campaigns: {TIMES_NOTE}.")

@@ -29,7 +29,9 @@ def run(c: Campaign) -> Iterator[Event]:
     _add(parts, checked.parts)
     bad = [r for r in checked.checks if r.check != "PASS"]
     if bad:
-        raise TurboOptError(f"the baseline is wrong on {bad[0].shape}: {bad[0].detail}", "mend the kernel, commit, start again")
+        raise TurboOptError(
+            f"the baseline is wrong on {bad[0].shape}: {bad[0].detail}", "mend the kernel, commit, start again"
+        )
     sessions: list[Session] = []
     samples: list[Sample] = []
     for index in range(1, c.policy.aa_sessions + 1):

@@ -171,7 +171,9 @@ def _shape(values: Sequence[int], dims: Sequence[str], where: str) -> Shape:
     if len(values) == len(dims) - 1 and dims[0] == "B":
         values = (1, *values)  # a plain GEMM or attention without a batch
     if len(values) != len(dims):
-        raise UsageError(f"{where}: shape {'x'.join(map(str, values))} has {len(values)} dimensions", f"expected {', '.join(dims)}")
+        raise UsageError(
+            f"{where}: shape {'x'.join(map(str, values))} has {len(values)} dimensions", f"expected {', '.join(dims)}"
+        )
     named = dict(zip(dims, values, strict=True))
     label = "x".join(str(v) for k, v in named.items() if k != "B" or v != 1)
     try:
@@ -186,7 +188,9 @@ def parse_shapes(text: str, dims: Sequence[str]) -> tuple[Shape, ...]:
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         data = read_yaml(path, "a mapping with the key `shapes`")
         if set(data) != {"shapes"} or not isinstance(data["shapes"], list) or not data["shapes"]:
-            raise ConfigError(f"{path}: {', '.join(map(str, data)) or 'empty'}", "expected the one key `shapes`, a list")
+            raise ConfigError(
+                f"{path}: {', '.join(map(str, data)) or 'empty'}", "expected the one key `shapes`, a list"
+            )
         return tuple(_shape_entry(entry, dims, f"{path}: shapes[{i}]") for i, entry in enumerate(data["shapes"]))
     return tuple(_shape_entry(part.strip(), dims, "--shapes") for part in text.split(","))
 
@@ -222,7 +226,11 @@ def _budget(f: _Filled, request: Request, project: Project, gpu: str) -> None:
     if (name == "patches") != bool(request.patches):
         raise UsageError("--proposer patches and --patches SOURCE go together", "name a folder of patches or a branch")
     source = request.patches or ""
-    f.put("proposer_args", {"patches": str(Path(source).resolve()) if Path(source).is_dir() else source} if source else {}, "flag")
+    f.put(
+        "proposer_args",
+        {"patches": str(Path(source).resolve()) if Path(source).is_dir() else source} if source else {},
+        "flag",
+    )
     f.put("policy", _policy(request.policy, project, gpu), "flag" if request.policy else "default")
     f.either("seed", request.seed, 1)
 
@@ -266,7 +274,11 @@ def parse_duration(text: str) -> float:
 def _campaign_id(values: dict[str, Any], name: str | None, repo: Repo, now: float) -> str:
     """<op>[_<variant>]_<backend>_<gpu>_<YYYYMMDD>[-k], lower case; or the given name, if it is free."""
     if name is not None:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,80}", name) or name in {"tips", "nightly"} or name.endswith(".lock"):
+        if (
+            not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,80}", name)
+            or name in {"tips", "nightly"}
+            or name.endswith(".lock")
+        ):
             raise UsageError(f"--name {name!r}", "expected lower-case letters, digits, '.', '_' and '-'")
         if taken(repo, name):
             raise UsageError(f"campaign {name} exists", "choose another --name, or `turbo-opt resume` it")
@@ -283,7 +295,9 @@ def _campaign_id(values: dict[str, Any], name: str | None, repo: Repo, now: floa
 def taken(repo: Repo, name: str) -> bool:
     """Whether a campaign of this name left a folder, a branch or refs."""
     branch = repo.resolve(f"refs/heads/optimize/{name}")
-    return bool((repo.top / "campaigns" / name / "journal.jsonl").exists() or branch or repo.refs(f"refs/turbo-opt/{name}/"))
+    return bool(
+        (repo.top / "campaigns" / name / "journal.jsonl").exists() or branch or repo.refs(f"refs/turbo-opt/{name}/")
+    )
 
 
 def _branch(f: _Filled, request: Request, repo: Repo, campaign: str) -> None:
@@ -304,11 +318,11 @@ def _warnings(repo: Repo, m: Manifest) -> tuple[str, ...]:
     from turbo_optimize.core.scope import outside
 
     mine = [p for p in repo.status() if not outside([p], m.editable)]
-    note = f"uncommitted edits to {', '.join(mine[:3])} are not part of the campaign: it starts from {m.base_commit[:12]}"
+    note = (
+        f"uncommitted edits to {', '.join(mine[:3])} are not part of the campaign: it starts from {m.base_commit[:12]}"
+    )
     name, email, own = repo.identity()
     warnings = [note] if mine else []
     if not own:
         warnings.append(f"git knows no user.name and user.email: commits will be by {name} <{email}>")
     return tuple(warnings)
-
-

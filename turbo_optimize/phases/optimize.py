@@ -33,7 +33,9 @@ def _propose(c: Campaign, r: Round) -> Iterator[Event]:
     if r.proposal is None:
         found, attempt = proposer(c).propose(ctx), 1
     else:
-        why = next((g.detail for g in r.gates if not g.ok), "") or next((x.detail for x in r.checks if x.check != "PASS"), "")
+        why = next((g.detail for g in r.gates if not g.ok), "") or next(
+            (x.detail for x in r.checks if x.check != "PASS"), ""
+        )
         found, attempt = proposer(c).repair(ctx, why), r.attempt + 1
         if found and r.commit:  # round-N is the last attempt; an earlier one keeps a ref of its own
             c.repo.move_ref(c.ref(f"round-{r.number}-attempt-{r.attempt}"), r.commit, None)
@@ -62,7 +64,9 @@ def _patch(c: Campaign, r: Round) -> Iterator[Event]:
     files = c.repo.changed(parent, tree)
     if not files:
         reason = r.proposal.change or "the proposal changes nothing"
-        yield Decided(round=r.number, decision=Decision(verdict=Verdict.ROLLBACK, code="D08", reason=reason), incumbent=parent)
+        yield Decided(
+            round=r.number, decision=Decision(verdict=Verdict.ROLLBACK, code="D08", reason=reason), incumbent=parent
+        )
         yield Applied(round=r.number, commit=parent)
         return
     message = f"{r.proposal.summary}\n\nAttempt {r.attempt} of round {r.number}, not decided yet.\n\nHypothesis: {r.proposal.hypothesis}\n"

@@ -70,7 +70,9 @@ def _final(c: Campaign) -> Iterator[Event]:
     b = c.state.baseline
     assert b is not None
     shapes = c.manifest.target_shapes
-    sessions, samples, parts = _sessions(c, "final", c.tree(c.base), c.tree(c.incumbent), c.policy.confirm_sessions, shapes)
+    sessions, samples, parts = _sessions(
+        c, "final", c.tree(c.base), c.tree(c.incumbent), c.policy.confirm_sessions, shapes
+    )
     est = stats.combine(sessions, c.policy, b.sigma_aa)
     yield c.spent(1, parts)
     yield Compared(

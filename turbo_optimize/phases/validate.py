@@ -62,6 +62,7 @@ def _gates(c: Campaign, r: Round) -> Iterator[Event]:
     checks: tuple[CheckRow, ...] = ()
     if all(g.ok for g in gates):
         tree = c.tree(r.commit)
+        c.seed_caches(r.parent, r.commit)
         gates.append(rebuild(c, tree, key_of(r.number), parts))
         if gates[-1].ok:
             checks, failure = _correctness(c, r, tree, c.representative, parts)
@@ -75,7 +76,9 @@ def _gates(c: Campaign, r: Round) -> Iterator[Event]:
 
 def _scope(c: Campaign, files: Sequence[str]) -> GateResult:
     bad = outside(files, c.manifest.editable)
-    return GateResult(code="G01", ok=not bad, detail=f"changed outside of editable: {', '.join(bad[:3])}" if bad else "")
+    return GateResult(
+        code="G01", ok=not bad, detail=f"changed outside of editable: {', '.join(bad[:3])}" if bad else ""
+    )
 
 
 def _audit(c: Campaign, r: Round) -> GateResult:
@@ -97,7 +100,9 @@ def _audit(c: Campaign, r: Round) -> GateResult:
 def _harness(c: Campaign, tree: Tree) -> GateResult:
     """The files that judge are the base's, byte for byte."""
     same = c.harness_sha256(tree.path) == c.harness_sha256(c.tree(c.base).path)
-    return GateResult(code="G06", ok=same, detail="" if same else "the adapter or a frozen file differs from the base commit")
+    return GateResult(
+        code="G06", ok=same, detail="" if same else "the adapter or a frozen file differs from the base commit"
+    )
 
 
 def _correctness(
@@ -134,7 +139,9 @@ def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
         session, out = c.measure(key, level, index, c.tree(r.parent), tree, shapes)
         samples = (*_kept(c, r), *out.samples)
         measured = [s for s in samples if (s.level == "full") == (level == "full")]
-        score, csv_sha256 = c.write_csv(key, shapes, [s for s in measured if s.role == "B"], checks, full=level == "full")
+        score, csv_sha256 = c.write_csv(
+            key, shapes, [s for s in measured if s.role == "B"], checks, full=level == "full"
+        )
         before = c.score_of(shapes, [s for s in measured if s.role == "A"], checks)
     except (WorkerError, CsvError) as e:
         code = "G05" if isinstance(e, CsvError) else GATE_OF.get(e.kind, "G07")
@@ -160,7 +167,9 @@ def _kept(c: Campaign, r: Round) -> tuple[Sample, ...]:
     try:
         read = parse_samples(path.read_text(), str(path))
     except OSError as e:
-        raise TurboOptError(f"{path}: can't be read ({e.strerror})", "restore it: it holds sessions that were measured") from None
+        raise TurboOptError(
+            f"{path}: can't be read ({e.strerror})", "restore it: it holds sessions that were measured"
+        ) from None
     kept = tuple(s for x in r.sessions for s in read if (s.level, s.session) == (x.level, x.index))
     for x in r.sessions:
         if quad_values(s for s in kept if (s.level, s.session) == (x.level, x.index)) != x.quads:

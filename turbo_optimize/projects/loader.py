@@ -26,7 +26,9 @@ def read_yaml(path: Path, expected: str) -> dict[object, object]:
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f"{path} line {mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not YAML ({getattr(e, 'problem', 'syntax error')})", f"expected {expected}") from None
+        raise ConfigError(
+            f"{where}: not YAML ({getattr(e, 'problem', 'syntax error')})", f"expected {expected}"
+        ) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a {type(data).__name__} at the top", f"expected {expected}")
     return data
@@ -69,7 +71,8 @@ def find_project(top: Path, given: Path | None) -> Path:
         if (top / name).is_file():
             return top / name
     raise ConfigError(
-        f"{top} has no project.yaml", "write one (docs/projects.md) or name it with --project; it tells what may be edited"
+        f"{top} has no project.yaml",
+        "write one (docs/projects.md) or name it with --project; it tells what may be edited",
     )
 
 
@@ -87,7 +90,9 @@ def pick_backend(op: Op, op_name: str, name: str, gpu: str) -> tuple[str, Backen
     key = by_upper[name.upper()]
     backend = op.backends[key]
     if reason := unavailable(backend, gpu):
-        raise UsageError(f"backend {key} of {op_name} is not available on {gpu}: {reason}", "`turbo-opt ops` shows what is")
+        raise UsageError(
+            f"backend {key} of {op_name} is not available on {gpu}: {reason}", "`turbo-opt ops` shows what is"
+        )
     return key, backend
 
 

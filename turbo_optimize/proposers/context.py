@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from turbo_optimize.core.models import Backend, Manifest, Policy
 from turbo_optimize.core.state import State
+
+
+class Sweep(Protocol):
+    def __call__(
+        self,
+        section: str,
+        configs: Sequence[Mapping[str, Any]],
+        refine: Callable[[Sequence[dict[str, Any]]], Sequence[Mapping[str, Any]]] | None = None,
+    ) -> tuple[dict[str, Any], ...]: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Context:
     backend: Backend
     bottleneck: str
     read: Callable[[str], str | None]  # a file of the incumbent, by path
-    sweep: Callable[[str, Sequence[Mapping[str, Any]]], tuple[dict[str, Any], ...]]  # unpaired hints
+    sweep: Sweep  # unpaired hints
     patch_of: Callable[[str], tuple[tuple[str, str, str], ...]]  # a branch: (commit, subject, diff), oldest first
 
     @property

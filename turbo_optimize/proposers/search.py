@@ -64,33 +64,69 @@ def directions(ctx: Context) -> tuple[Ranked, ...]:
     )  # fmt: skip
 
 
-def merit(config: Config) -> float:
-    """Static promise of a GEMM launch: operand reuse per loaded byte, less where a thread holds many accumulators.
+def merit(space: Space, config: Config) -> float:
+    """Static promise of a GEMM launch; configurations without a tile all count the same.
 
-    Reuse of a BM×BN tile is BM·BN/(BM+BN) FLOP per loaded element; parameters without a tile all count the same.
+    Reuse of a BM×BN tile is BM·BN/(BM+BN) FLOP per loaded element. It counts less where the accumulators take more
+    than 60% of a thread's registers (of 65,536 a block, at most 255 a thread), where a K step is under 128 bytes a
+    row (one full line), where fewer than three buffers leave loads uncovered, and where the warps outnumber the
+    tile's groups of 16 rows (they then split columns and read the same operand twice).
     """
     bm, bn = config.get("BLOCK_M"), config.get("BLOCK_N")
     if not bm or not bn:
         return 0.0
-    reuse = bm * bn / (bm + bn)
-    accumulators = bm * bn / (32 * config.get("num_warps", 4))  # per thread of a 32-lane wave
-    return reuse / max(1.0, accumulators / 128)
+    threads = 32 * config.get("num_warps", 4)
+    room = 0.6 * min(255.0, 65536 / threads)
+    accumulators = space.accumulators * bm * bn / threads
+    depth = min(1.0, config.get("BLOCK_K", 64) * space.operand_bytes / 128)
+    cover = 1.0 if config.get("num_stages", 3) >= 3 else 0.7
+    rows = min(1.0, bm / 16 / config.get("num_warps", 4)) ** 0.5
+    return bm * bn / (bm + bn) / max(1.0, accumulators / room) ** 2 * depth * cover * rows
 
 
-def _pick(candidates: Sequence[Config], size: int, rng: random.Random) -> list[Config]:
-    """Half by merit, the rest near neighbours (candidates come nearest first), a quarter by chance; no doubles."""
-    by_merit = sorted(candidates, key=lambda c: -merit(c))
+def _first(space: Space, candidates: Sequence[Config], size: int, rng: random.Random) -> list[Config]:
+    """Half the best of each tile by merit, a quarter nearest to what stands, the rest by chance; no doubles."""
+    best: dict[tuple[Any, ...], Config] = {}
+    for c in sorted(candidates, key=lambda c: (-merit(space, c), c.get("num_warps", 0), -c.get("num_stages", 0))):
+        best.setdefault((c.get("BLOCK_M"), c.get("BLOCK_N"), c.get("PERSISTENT_TMA")), c)
     chance = list(candidates)
     rng.shuffle(chance)
-    wanted = [*by_merit[: size - size // 2], *candidates[: size // 4], *chance]
-    unique = {json.dumps(c, sort_keys=True): c for c in wanted}
-    return list(unique.values())[:size]
+    wanted = [*list(best.values())[: size - size // 2], *candidates[: size // 4], *chance]
+    return _unique(wanted)[:size]
+
+
+def _unique(configs: Sequence[Config]) -> list[Config]:
+    return list({json.dumps(c, sort_keys=True): c for c in configs}.values())
 
 
 def _total(hint: Mapping[str, Any]) -> float:
     """Geometric mean over shapes of a hint's milliseconds; infinite where it failed."""
     times = hint.get("ms")
     return statistics.geometric_mean(times.values()) if times else float("inf")
+
+
+def _sweep(
+    ctx: Context,
+    space: Space,
+    section: str,
+    direction: Direction,
+    current: Config,
+    fitting: Sequence[Config],
+    rng: random.Random,
+) -> list[Mapping[str, Any]]:
+    """Hints for what stands and a first choice; then, in a wide direction, for the neighbours of the best."""
+    size = ctx.policy.sweep_size
+    if not fitting:
+        return []
+    wide = len(direction.params) > 2 and len(fitting) > size
+    first = _first(space, fitting, size - size // 3 if wide else size, rng)
+
+    def neighbours(hints: Sequence[Mapping[str, Any]]) -> list[Config]:
+        best, known = min(hints, key=_total), [h["config"] for h in hints]
+        near = [c for c in fitting if c not in known and spaces.distance(space, best["config"], c) == 1]
+        return sorted(near, key=lambda c: -merit(space, c))[: size // 3]
+
+    return list(ctx.sweep(section, [current, *first], neighbours if wide else None))
 
 
 def propose(ctx: Context) -> Proposal | None:
@@ -102,15 +138,14 @@ def propose(ctx: Context) -> Proposal | None:
     current = json.loads(text)[section]
     rng = random.Random(f"{ctx.manifest.seed}/{ctx.round}/{section}/{direction.name}")
     fitting = spaces.candidates(space, current, direction, section, ctx.manifest.target_gpu, rng, limit=100_000)
-    picked = _pick(fitting, ctx.policy.sweep_size, rng)
-    hints = ctx.sweep(section, [current, *picked]) if picked else ()
+    hints = _sweep(ctx, space, section, direction, current, fitting, rng)
     best = min(hints, key=_total, default=None)
     config = dict(best["config"]) if best and _total(best) < float("inf") else dict(current)
     change = spaces.diff_config(current, config)
     edits = {path: spaces.edit(space, text, section, config)} if config != current else {}
     what = f"{section} {direction.name}"
     return Proposal(
-        hypothesis=f"{what}: {change or 'no better configuration'} ({len(picked)} of {len(fitting)} that fit were timed)",
+        hypothesis=f"{what}: {change or 'no better configuration'} ({max(0, len(hints) - 1)} of {len(fitting)} that fit were timed)",
         change=f"{path} [{section}]: {change}" if edits else f"{what}: none of the timed configurations looked better",
         summary=f"{section}: {change}" if edits else f"{what}: nothing better",
         category=direction.category, direction=spaces.identity(section, direction), bottleneck=ctx.bottleneck,

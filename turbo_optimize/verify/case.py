@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turbo_optimize.campaign import Campaign
 from turbo_optimize.core.errors import TurboOptError
-from turbo_optimize.core.events import Event
+from turbo_optimize.core.events import Decided, Event, Opened, Spent, UndoDecided
 from turbo_optimize.core.models import Sample
 from turbo_optimize.core.verifying import Finding
 from turbo_optimize.effects.layout import key_of
@@ -28,6 +28,12 @@ class Case:
     @property
     def events(self) -> Sequence[Event]:
         return self.c.journal.events
+
+    @cached_property
+    def pending(self) -> int | None:
+        """The round whose decision (or undo) is the end of the story: git may be one step ahead of the journal."""
+        last = next((e for e in reversed(self.events) if not isinstance(e, Opened | Spent)), None)
+        return last.round if isinstance(last, Decided | UndoDecided) else None
 
     @cached_property
     def refs(self) -> dict[str, str]:
@@ -51,7 +57,7 @@ def said(test: Callable[[], str]) -> str:
         return test()
     except TurboOptError as e:
         return e.message
-    except (ValueError, KeyError) as e:
+    except (ValueError, LookupError) as e:  # an edited target may name what isn't there
         return f"can't be compared: {e}"
 
 

@@ -41,8 +41,7 @@ def lineage(case: Case) -> Iterator[Finding]:
 
 def _order(case: Case, wanted: Sequence[Link], there: list[str]) -> str:
     """The branch has exactly the journal's commits, in order; one more where a decision waits for its fact."""
-    current, undo = case.c.state.current, case.c.state.undo
-    if (undo or (current and current.decision)) and len(there) == len(wanted) + 1:
+    if case.pending and len(there) == len(wanted) + 1:
         there = there[:-1]
     for i, link in enumerate(wanted):
         if link.commit not in there:
@@ -86,16 +85,14 @@ def _commit(case: Case, link: Link, before: str, found: tuple[str, tuple[str, ..
 def refs(case: Case) -> Iterator[Finding]:
     c = case.c
     applied = {x.round: x.commit for x in links(case.events) if x.attempt}
-    wanted = {name: (e.commit, applied.get(e.round)) for name, e in attempts(case.events).items()}
+    wanted = {name: {e.commit} for name, e in attempts(case.events).items()}
+    for number, commit in applied.items():  # accepting moves the last attempt's ref to the commit on the branch
+        wanted.setdefault(f"round-{number}", set()).add(commit)
     if c.state.prepared:
-        wanted["round-1"] = (c.base, None)
-    for name, (commit, accepted) in wanted.items():
+        wanted["round-1"] = {c.base}
+    for name, commits in wanted.items():
         ref = c.ref(name)
         at = case.refs.get(ref)
-        may = {commit, accepted} if name == f"round-{name.split('-')[1]}" else {commit}
-        current = c.state.current
-        pending = current is not None and current.decision is not None and name == f"round-{current.number}"
-        fine = at in may or (pending and at is not None)
-        yield finding(
-            "ref", name, "" if fine else f"{ref} is {'at ' + at[:12] if at else 'gone'}, expected {commit[:12]}"
-        )
+        fine = at in commits or (at is not None and name == f"round-{case.pending}")
+        expected = " or ".join(sorted(x[:12] for x in commits))
+        yield finding("ref", name, "" if fine else f"{ref} is {f'at {at[:12]}' if at else 'gone'}, expected {expected}")

@@ -38,7 +38,7 @@ def gemm(a: torch.Tensor, b: torch.Tensor, trans_a: bool = False, trans_b: bool 
 
 class _Gemm(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 (autograd passes by position)
+    def forward(
         ctx: Any, a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool, out_dtype: torch.dtype
     ) -> torch.Tensor:
         ctx.save_for_backward(a, b)

@@ -1,7 +1,6 @@
 """One strided GEMM for forward and both gradients: c[m, n] = Σ_k a[m, k]·b[k, n], any strides, accumulated in fp32."""
 
 # Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
-# ruff: noqa: PLR0917
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ BLOCK_K is, and accumulates in fp32.
 """
 
 # Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
-# ruff: noqa: PLR0917
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations

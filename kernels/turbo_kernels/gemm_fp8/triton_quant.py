@@ -7,7 +7,6 @@ has one scale per 128×128 and so the same codes in both. Scales are stored with
 """
 
 # Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
-# ruff: noqa: PLR0917
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations

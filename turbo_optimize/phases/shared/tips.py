@@ -29,6 +29,9 @@ def append_tips(c: Campaign, found: tuple[dict[str, str], ...]) -> None:
     heading = f"## {c.manifest.campaign}\n"
     if not found or heading in old:
         return
-    lines = [f"- {t['takeaway']} (when: {t['context']}; signal: {t['signal']}; applies to: {t['applicability']})" for t in found]
+    lines = [
+        f"- {t['takeaway']} (when: {t['context']}; signal: {t['signal']}; applies to: {t['applicability']})"
+        for t in found
+    ]
     title = old or f"# Tips: {c.manifest.target_gpu}, {c.manifest.target_op}, {c.manifest.target_backend}\n"
     write_atomic(path, f"{title}\n{heading}\n" + "\n".join(lines) + "\n")
