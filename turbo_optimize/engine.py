@@ -154,8 +154,8 @@ def _reopens(c: Campaign, raised: bool) -> bool:
         return True
     if not (ended and c.state.reported):
         return False
-    last = next(e for e in reversed(c.journal.events) if isinstance(e, Reported | Undone))
-    return isinstance(last, Undone) or (ended.code == "T6" and bool(proposer(c).directions(context(c, "unknown"))))
+    last = next(e for e in reversed(c.journal.events) if isinstance(e, Reported | UndoDecided))
+    return isinstance(last, UndoDecided) or (ended.code == "T6" and bool(proposer(c).directions(context(c, "unknown"))))
 
 
 def settle(c: Campaign) -> None:

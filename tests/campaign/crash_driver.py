@@ -1,9 +1,9 @@
 """Runs the real command line again and again and kills it with SIGKILL at chosen operations.
 
-`python crash_driver.py ORDER.json` where ORDER holds: template (a toy repository), record (a recorded campaign's folder, or
-null for the real bench), start (arguments), again (arguments of the command that goes on), points ([[kill, …], …]), where a
-kill is [operation, when] with when `before`, `amid` or `after`; a second kill strikes the command that goes on. Commands
-in `first` come before, undisturbed. Prints one JSON line: what each point left behind, and the operations of
+`python crash_driver.py ORDER.json` where ORDER holds: template (a toy repository), record (a recorded campaign's folder,
+or null for the real bench), first (commands that come before, undisturbed), start (arguments), again (arguments of the
+command that goes on), points ([[kill, …], …]). A kill is [operation, when] with when `before`, `amid` or `after`; a
+second kill strikes the command that goes on. Prints one JSON line: what each point left behind, and the operations of
 the first point's start.
 
 Operations are counted from outside: journal appends, git commands, answers of workers. The product has no hook for it.
@@ -94,11 +94,13 @@ def install(strike: Strike, record: Path | None) -> None:
         repo.Repo.git = strike.around(lambda _, *a: f"git {command_of(a)}", repo.Repo.git)
         engine.Campaign = partial(engine.Campaign, bench_override=replay.ReplayBench(record))  # type: ignore[misc]
     else:
-        store.Journal.append = stamped
+        store.Journal.append = stamped  # type: ignore[method-assign]
         proc.Worker.receive = strike.around(lambda w, _, what: f"{w.name} {what}", proc.Worker.receive)
 
 
-def run(where: Path, args: Sequence[str], record: Path | None, kill: Sequence[Any] | None, log: Path | None = None) -> int:
+def run(
+    where: Path, args: Sequence[str], record: Path | None, kill: Sequence[Any] | None, log: Path | None = None
+) -> int:
     """One command in a fork: its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child:
@@ -122,7 +124,7 @@ def run(where: Path, args: Sequence[str], record: Path | None, kill: Sequence[An
 
 
 def facts(where: Path, exact: bool) -> dict[str, Any]:
-    """What must not depend on crashes. `exact`: with ids, which the journal's clock and a recorded bench make repeatable."""
+    """What must not depend on crashes. `exact`: with ids; the journal's clock and a recorded bench make them repeatable."""
     folder = where / "campaigns" / NAME
     events = [e for e in read_events(folder / "journal.jsonl") if e.kind not in UNCOUNTED]
     lineage = git(where, "rev-list", "--reverse", f"main..optimize/{NAME}").split()

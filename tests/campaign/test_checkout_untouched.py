@@ -260,7 +260,8 @@ def test_untouched_by_a_whole_campaign(tmp_path: Path, name: str) -> None:
     if name == "nobody":
         assert git(case.repo, "log", "-1", "--format=%an <%ae>", branch) == "turbo-opt <turbo-opt@localhost>"
     if name == "crlf":
-        assert b"\r\n" in subprocess.run(["git", "show", f"{branch}:{KERNEL}"], cwd=case.repo, capture_output=True).stdout
+        show = ["git", "show", f"{branch}:{KERNEL}"]
+        assert b"\r\n" in subprocess.run(show, cwd=case.repo, capture_output=True, check=True).stdout
 
 
 @pytest.mark.parametrize("name", ["busy", "linked", "settings", "index_lock"])

@@ -1,8 +1,8 @@
 """A runner that is killed at any moment, then told to go on, ends where an undisturbed one ends.
 
 SIGKILL to real processes over real git, by crash_driver.py: at every journal append, around and amid every git command
-that changes something, before the first of every run of commands that only read, and in the middle of measurements. Over
-a recorded bench the clock is the journal's own length, so everything must be equal, commit ids included.
+that changes something, before the first of every run of commands that only read, and in the middle of measurements.
+Over a recorded bench the clock is the journal's own length, so everything must be equal, commit ids included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.toy import CHECKOUT, TOY, environment, make, patches, run
 CHUNKS = 8
 NAME = "crash"
 GOES_ON = ["resume", NAME]
-READS = {"check-ref-format", "config", "diff", "diff-tree", "for-each-ref", "log", "ls-tree", "rev-parse", "show", "status"}
+READS = {"check-ref-format", "config", "diff", "diff-tree", "for-each-ref", "log", "ls-tree", "rev-parse", "show"}
+READS |= {"status", "rev-list"}
 
 Point = list[list[Any]]
 
@@ -55,7 +56,8 @@ def recorded(rounds: int, keep: tuple[str, ...]) -> Any:
         done = run(original, *start(folder, rounds))
         assert done.returncode == 0, done.stderr
         (original / "campaigns" / NAME).rename(folder / "record")
-        (folder / "reference.json").write_text(json.dumps(drive(folder, folder, start=start(folder, rounds), points=[[]])))
+        found = drive(folder, folder, start=start(folder, rounds), points=[[]])
+        (folder / "reference.json").write_text(json.dumps(found))
 
     return fill
 

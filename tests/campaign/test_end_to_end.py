@@ -260,16 +260,17 @@ def _hang(repo: Path) -> str:
     """It answers its check, then never ends a timed block."""
     text = git(repo, "show", f"HEAD:{KERNEL}") + "\n"
     text = text.replace("import json\n", "import itertools\nimport json\n")
-    text = text.replace("def work(share):\n", "calls = itertools.count()\n\n\ndef work(share):\n    if next(calls) > 4:\n        time.sleep(600)\n")
+    hang = "def work(share):\n    if next(calls) > 4:\n        time.sleep(600)\n"
+    text = text.replace("def work(share):\n", f"calls = itertools.count()\n\n\n{hang}")
     return patch_text(repo, {KERNEL: text}, "hangs")
 
 
 CANDIDATES: tuple[tuple[Callable[[Path], str], str, str], ...] = (
-    (lambda r: patch_text(r, {"bench/toy_adapter.py": "def check(*a): return True, {}, ''\n"}, "kind"), "G01", "bench/toy_adapter.py"),
+    (lambda r: patch_text(r, {"bench/toy_adapter.py": "check = None\n"}, "kind"), "G01", "bench/toy_adapter.py"),
     (lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    raise RuntimeError('boom')\n", "raises"), "G04", "boom"),
     (lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    work(FORWARD_SHARE\n", "no Python"), "G03", "not Python"),
     (lambda r: edited_kernel(r, "import time\n", "import time\nimport nowhere\n", "no module"), "G03", "nowhere"),
-    (lambda r: "Subject: [PATCH] stale\n\n" + _speed(r, 2).replace('"SPEED": 1', '"SPEED": 9').split("\n\n", 1)[1], "G03", "doesn't apply"),
+    (lambda r: _speed(r, 2).replace('"SPEED": 1', '"SPEED": 9'), "G03", "doesn't apply"),
     (_hang, "G04", "no answer to block within 1 s"),
 )
 

@@ -132,8 +132,9 @@ def test_what_is_in_a_refs_way_is_said_by_git_itself(repo: Repo) -> None:
 def test_locks_of_a_killed_git_are_cleared_the_users_stay(repo: Repo, worktree: Path) -> None:
     base = head(repo)
     admin = Path(git(worktree, "rev-parse", "--absolute-git-dir"))
-    mine = [repo.common_dir / f"{BRANCH}.lock", repo.common_dir / "refs/turbo-opt/x/round-2.lock", admin / "index.lock", admin / "HEAD.lock"]
-    users = [repo.common_dir / "index.lock", repo.common_dir / "refs/heads/main.lock"]
+    common = repo.common_dir
+    mine = [common / f"{BRANCH}.lock", common / "refs/turbo-opt/x/round-2.lock", admin / "index.lock", admin / "HEAD.lock"]
+    users = [common / "index.lock", common / "refs/heads/main.lock"]
     for lock in (*mine, *users):
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
@@ -242,23 +243,27 @@ def test_git_ends_with_its_runner_and_takes_its_locks_along(repo: Repo, worktree
     code = "import sys; from pathlib import Path; from turbo_optimize.effects.repo import Repo\n"
     code += "r = Repo.discover(Path(sys.argv[1])); r.tree_from(Path(sys.argv[2]), r.resolve('HEAD'))"
     command = [sys.executable, "-c", code, str(repo.top), str(worktree)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=environment(), cwd=repo.top, **quiet) as runner:
-        end = time.monotonic() + 20
+    null = subprocess.DEVNULL
+    runner = subprocess.Popen(command, env=environment(), cwd=repo.top, stdout=null, stderr=null)
+    mine: list[int] = []
+    end = time.monotonic() + 20
+    try:
         while not (mine := _children(runner.pid, "add")) and time.monotonic() < end:
             time.sleep(0.01)
-        assert mine
         runner.kill()
         runner.wait()
         while _running(mine) and time.monotonic() < end:
             time.sleep(0.01)
-        still = _running(mine)
-        os.killpg(mine[0], signal.SIGKILL)  # the filter sleeps on: it is the user's, not git's
-        assert not still
+        assert mine
+        assert not _running(mine)
+    finally:
+        runner.kill()
+        for pid in mine:
+            os.killpg(pid, signal.SIGKILL)  # the filter sleeps on: it is the user's, not git's
 
 
 def _children(pid: int, word: str) -> list[int]:
-    found = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(["ps", "-ww", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True, check=False).stdout
     return [int(line.split()[0]) for line in found.splitlines() if f" {word} " in line]
 
 

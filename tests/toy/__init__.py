@@ -30,7 +30,8 @@ WHEN = "2026-06-01T00:00:00 +0000"  # of the first commit: the same bytes give t
 def git(repo: Path, *args: str, env: Mapping[str, str] | None = None, check: bool = True) -> str:
     """Plain git in `repo`, as a user types it; its standard output without the last newline."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    done = subprocess.run(["git", *args], cwd=repo, env=clean | dict(env or {}), capture_output=True, text=True, check=False)
+    env = clean | dict(env or {})
+    done = subprocess.run(["git", *args], cwd=repo, env=env, capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise AssertionError(f"git {' '.join(args)}: {done.stderr}")
     return done.stdout.removesuffix("\n")
@@ -71,7 +72,8 @@ def patch_text(repo: Path, changes: Mapping[str, str], subject: str = "") -> str
 def _config_patch(subject: str, before: int, after: int) -> str:
     return (
         f"Subject: [PATCH] {subject}\n\n---\ndiff --git a/{CONFIG} b/{CONFIG}\n--- a/{CONFIG}\n+++ b/{CONFIG}\n"
-        f'@@ -1,6 +1,6 @@\n {{\n   "step": {{\n-    "SPEED": {before},\n+    "SPEED": {after},\n     "LANES": 1\n   }}\n }}\n'
+        f'@@ -1,6 +1,6 @@\n {{\n   "step": {{\n-    "SPEED": {before},\n+    "SPEED": {after},\n'
+        '     "LANES": 1\n   }\n }\n'
     )
 
 

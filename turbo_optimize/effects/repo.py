@@ -68,14 +68,14 @@ class Repo:
         raw: bool = False,
     ) -> str:
         """Runs git; its standard output, without the last newline unless `raw`. RepoError with git's own first line."""
-        import git as gitpython  # imported late: a fifth of a second that --help shouldn't pay
+        from git.cmd import Git  # imported late: a fifth of a second that --help shouldn't pay
 
         settings = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
         command = ["git", *(x for q in _QUIET for x in ("-c", q)), *args]
         where = cwd or self.top
         if not where.is_dir():  # else git would run wherever this process is: in the user's checkout
             raise RepoError(f"{where} is gone", "`turbo-opt resume` makes a campaign's worktree again")
-        runner = gitpython.cmd.Git(str(where))
+        runner = Git(str(where))
         with _stdin_file(stdin) as handle:
             status, out, err = runner.execute(
                 command, istream=handle, with_extended_output=True, with_exceptions=False,  # type: ignore[arg-type]

@@ -171,9 +171,14 @@ class Lock:
             raise LockedError(
                 f"{self.what} is held by process {holder}", "wait for it, or end it with `turbo-opt stop`"
             ) from None
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
         self._fd = fd
+        try:
+            with disk_errors(self.path):
+                os.ftruncate(fd, 0)
+                os.write(fd, f"{os.getpid()}\n".encode())
+        except BaseException:
+            self.release()
+            raise
         return self
 
     def release(self) -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "kernels")]
-import toy_adapter as adapter
+import toy_adapter as adapter  # noqa: E402
 
 HEADER = (
     "label,B,M,N,K,Check,Forward TFLOPS,Forward TFLOPS_stddev,Backward TFLOPS,Backward TFLOPS_stddev,"
@@ -31,6 +31,6 @@ def row(text):
     return ",".join(str(c) for c in cells)
 
 
-args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+args = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
 rows = [row(text) for text in args["--shapes"].split(",")]
 Path(args["--csv"]).write_text("\n".join([HEADER, *rows]) + "\n")

@@ -32,11 +32,11 @@ def step(inputs):
 def reference(inputs):
     a, b, g = inputs["a"], inputs["b"], inputs["grad_out"]
     pairs = {"out": (a, b), "da": (g, b), "db": (g, a)}
-    return {name: [x * y for x, y in zip(*pair)] for name, pair in pairs.items()}
+    return {name: [x * y for x, y in zip(*pair, strict=True)] for name, pair in pairs.items()}
 
 
 def snr(got, want):
-    noise = sum((x - y) ** 2 for x, y in zip(got, want))
+    noise = sum((x - y) ** 2 for x, y in zip(got, want, strict=True))
     return 10 * math.log10(sum(y * y for y in want) / noise) if noise else math.inf
 
 

@@ -17,8 +17,8 @@ def work(share):
 
 
 def product(a, b):
-    out = [x * y for x, y in zip(a, b)]
-    return out[:-1] + [0.0] if config["SPEED"] == 3 else out
+    out = [x * y for x, y in zip(a, b, strict=True)]
+    return [*out[:-1], 0.0] if config["SPEED"] == 3 else out
 
 
 def forward(a, b):
