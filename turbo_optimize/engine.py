@@ -250,7 +250,10 @@ def propose_worktree(c: Campaign, number: int, hypothesis: str, risk: Literal["l
 # -- undoing -----------------------------------------------------------------------------------------------------------
 def undo(c: Campaign, number: int) -> str:
     """Takes an accepted round back by a revert commit; the history stays. Returns the new head."""
+    cut_short = c.state.undo
     settle(c)
+    if cut_short and cut_short.round == number:
+        return c.incumbent  # a crash came between its intent and its fact; settling finished it
     r = c.state.round(number)
     if r is None or r not in c.state.accepted:
         kept = ", ".join(str(x.number) for x in c.state.accepted) or "none"

@@ -43,6 +43,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# Set inside hooks and aliases, they would point git at the user's index (`git rev-parse --local-env-vars`).
+GIT_LOCAL = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR",
+    "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT", "GIT_GRAFT_FILE",
+    "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_IMPLICIT_WORK_TREE",
+)  # fmt: skip
+
+
 def _bug() -> Path:
     """Writes the traceback where the user can find it."""
     fd, name = tempfile.mkstemp(prefix="turbo-opt-bug-", suffix=".log")
@@ -105,8 +113,8 @@ def build(asked: str | None) -> typer.Typer:
 
 
 def main() -> None:
-    for key in [k for k in os.environ if k.startswith("GIT_")]:
-        del os.environ[key]  # set inside hooks and aliases: they would point git at the user's index
+    for key in GIT_LOCAL:
+        os.environ.pop(key, None)
     build(next((a for a in sys.argv[1:] if not a.startswith("-")), None))()
 
 

@@ -59,7 +59,7 @@ class Prepared(Base):
     kind: Literal["prepared"] = "prepared"
     branch: str | None
     head_ref: str  # the ref that accepting moves
-    worktree: str
+    worktree: str  # inside the campaign's folder, which may be moved
     harness_sha256: str
     prerequisites: tuple[GateResult, ...] = ()
     tips: tuple[str, ...] = ()

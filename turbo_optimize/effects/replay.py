@@ -54,7 +54,8 @@ class ReplayBench:
     def _events(self) -> list[Any]:
         return read_events(self.record / "journal.jsonl")
 
-    def _samples(self, key: str) -> tuple[Sample, ...]:
+    def samples(self, key: str) -> tuple[Sample, ...]:
+        """Every block of a round or comparison, as recorded."""
         path = Layout(self.record).samples(key)
         if not path.exists():
             raise TurboOptError(f"{path}: nothing was recorded for {key}")
@@ -86,7 +87,7 @@ class ReplayBench:
     def session(
         self, key: str, level: Level, index: int, incumbent: Tree, candidate: Tree, shapes: Sequence[Shape]
     ) -> Outcome:
-        found = tuple(s for s in self._samples(key) if (s.level, s.session) == (level, index))
+        found = tuple(s for s in self.samples(key) if (s.level, s.session) == (level, index))
         if not found:
             raise TurboOptError(f"{self.record}: no {level} session {index} of {key} was recorded")
         binary = next(

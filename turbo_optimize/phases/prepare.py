@@ -27,7 +27,7 @@ def run(c: Campaign) -> Iterator[Event]:
     with disk_errors(c.layout.worktree):
         c.repo.add_worktree(c.layout.worktree, branch, c.base)
     yield Prepared(
-        branch=c.manifest.git_branch, head_ref=head_ref, worktree=str(c.layout.worktree),
+        branch=c.manifest.git_branch, head_ref=head_ref, worktree=c.layout.worktree.name,
         harness_sha256=c.harness_sha256(c.tree(c.base).path), prerequisites=prerequisites, tips=read_tips(c),
     )  # fmt: skip
 
