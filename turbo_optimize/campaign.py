@@ -125,7 +125,7 @@ class Campaign:
     def bench(self) -> Bench:
         return self.bench_override or DuetBench(
             harness=self.layout.harness, base=self.tree(self.base), policy=self.policy,
-            interpret=self.manifest.target_gpu == "cpu", logs=self.layout.logs, import_name=self.op.import_name,
+            interpret=self.manifest.target_gpu == "cpu", logs=self.layout.artifacts, import_name=self.op.import_name,
             fingerprint=self.fingerprint, say=self.say,
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     git(repo, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "base")
     manifest = fold(read_events(RECORD / "journal.jsonl")).manifest
     assert manifest
-    manifest = manifest.model_copy(update={"base_commit": git(repo, "rev-parse", "HEAD"), "max_duration_s": None})
+    manifest = manifest.model_copy(update={"base_commit": git(repo, "rev-parse", "HEAD"), "max_duration": None})
     plan = Plan(manifest=manifest, project_text=(RECORD / "project.yaml").read_text())
     campaign, lock = engine.create(plan, Repo.discover(repo))
     bench = ReplayBench(RECORD)

@@ -22,7 +22,7 @@ CHANGES = st.fixed_dictionaries(
         "base_commit": st.from_regex(r"[0-9]{1,6}e?[0-9]{1,6}", fullmatch=True) | st.just("0x1f") | st.just("on"),
         "created": st.sampled_from(["2026-06-01 08:00", "2026-06-01"]),
         "max_rounds": st.integers(1, 119),
-        "max_duration_s": st.none() | st.floats(0.001, 1e9),
+        "max_duration": st.none() | st.floats(0.001, 1e9),
         "noise": st.dictionaries(WORDS, st.floats(0, 100), max_size=3),
         "sources": TABLE,
         "environment": TABLE,

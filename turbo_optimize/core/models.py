@@ -6,7 +6,7 @@ import math
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 
 class Frozen(BaseModel):
@@ -101,8 +101,8 @@ POLICIES: dict[str, Policy] = {
         block_calls=1,
         block_max_ms=400.0,
         aa_sessions=2,
-        confirm_sessions=2,
-        extra_sessions=1,
+        confirm_sessions=3,
+        extra_sessions=0,
         launch_bound_pct=25.0,
         representative_max=3,
         sweep_size=6,
@@ -213,7 +213,7 @@ class Manifest(Frozen):
     git_branch: str | None = None
     base_commit: str
     max_rounds: int = Field(ge=1, lt=120)
-    max_duration_s: float | None = Field(None, gt=0)
+    max_duration: float | None = Field(None, gt=0, validation_alias=AliasChoices("max_duration", "max_duration_s"))  # seconds
     proposer: str
     proposer_args: dict[str, str] = Field(default_factory=dict)
     policy: Policy = Policy()

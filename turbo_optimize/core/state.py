@@ -146,7 +146,7 @@ def _created(s: State, e: Created) -> State:
         update={
             "manifest": e.manifest,
             "max_rounds": e.manifest.max_rounds,
-            "max_duration_s": e.manifest.max_duration_s,
+            "max_duration_s": e.manifest.max_duration,
         }
     )
 

@@ -94,27 +94,27 @@ class DuetBench:
     base: Tree  # the checker's tree: the base commit
     policy: Policy
     interpret: bool
-    logs: Path
+    logs: Callable[[str], Path]  # the folder of a call's worker logs, by its key
     import_name: str
     fingerprint: Callable[[Tree], str]  # hash of the kernel and harness files of a tree, as they lie on disk
     say: Callable[[str], None] = lambda _: None
 
     # -- processes -------------------------------------------------------------------------------------------------
-    def _start(self, name: str, tree: Tree, mode: str) -> Worker:
+    def _start(self, key: str, name: str, tree: Tree, mode: str) -> Worker:
         command = [sys.executable, "-I", str(self.harness), f"--{mode}", "--tree", str(tree.path)]
         extra = {"TRITON_INTERPRET": "1"} if self.interpret else {}
         work = tree.scratch / "work"
         work.mkdir(parents=True, exist_ok=True)
-        return Worker(command, cwd=work, scratch=tree.scratch, log=self.logs / f"{name}.log", extra_env=extra)
+        return Worker(command, cwd=work, scratch=tree.scratch, log=self.logs(key) / f"{name}.log", extra_env=extra)
 
     @contextmanager
-    def _workers(self, parts: dict[str, float], *who: tuple[str, Tree, str]) -> Iterator[list[Worker]]:
+    def _workers(self, key: str, parts: dict[str, float], *who: tuple[str, Tree, str]) -> Iterator[list[Worker]]:
         """Starts them side by side, says hello, and ends them whatever happens."""
         started: list[Worker] = []
         try:
             with _timed(parts, "start"):
                 for name, tree, mode in who:
-                    started.append(self._start(name, tree, mode))
+                    started.append(self._start(key, name, tree, mode))
                 for worker, (_, tree, _mode) in zip(started, who, strict=True):
                     worker.send({"cmd": "hello"})
                     self._identify(worker.receive(self.policy.start_timeout_s, "hello"), tree)
@@ -151,7 +151,7 @@ class DuetBench:
         rows: list[CheckRow] = []
         with (
             self._unchanged(tree, self.base),
-            self._workers(out.parts, ("worker-check", tree, "worker"), ("checker", self.base, "checker")) as (w, c),
+            self._workers(key, out.parts, ("worker-check", tree, "worker"), ("checker", self.base, "checker")) as (w, c),
         ):
             for i, shape in enumerate(shapes):
                 self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
@@ -202,7 +202,7 @@ class DuetBench:
         out = Outcome()
         samples: list[Sample] = []
         who = (("worker-A", incumbent, "worker"), ("worker-B", candidate, "worker"))
-        with self._unchanged(incumbent, candidate), self._workers(out.parts, *who) as (a, b):
+        with self._unchanged(incumbent, candidate), self._workers(key, out.parts, *who) as (a, b):
             pair: dict[Role, Worker] = {"A": a, "B": b}
             for i, shape in enumerate(shapes):
                 self.say(f"{level} session {index}: {shape.label} ({i + 1}/{len(shapes)})")
@@ -289,7 +289,7 @@ class DuetBench:
         """
         out = Outcome()
         hints: list[Hint] = []
-        with self._workers(out.parts, ("worker-sweep", tree, "worker")) as (w,), _timed(out.parts, "sweep"):
+        with self._workers(key, out.parts, ("worker-sweep", tree, "worker")) as (w,), _timed(out.parts, "sweep"):
             for shape in shapes:
                 request = {"cmd": "prepare", "shape": shape.model_dump(), "seed": secrets.randbits(31)}
                 w.ask(request, self.policy.compile_timeout_s)

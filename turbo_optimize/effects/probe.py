@@ -130,6 +130,7 @@ def environment() -> dict[str, str]:
     return {
         "gpu": ", ".join(g.name for g in found) or "none",
         "driver": found[0].driver if found else "none",
+        "clocks": ", ".join(f"{c.now_mhz} of {c.max_mhz} MHz" for c in clocks()) or "not readable",
         "python": platform.python_version(),
         "torch": version("torch"),
         "triton": version("triton"),

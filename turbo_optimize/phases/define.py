@@ -219,7 +219,7 @@ def _budget(f: _Filled, request: Request, project: Project, gpu: str) -> None:
     if request.max_rounds is not None and not 1 <= request.max_rounds < MAX_ROUNDS_LIMIT:
         raise UsageError(f"--max-rounds {request.max_rounds}", f"expected 1 to {MAX_ROUNDS_LIMIT - 1}")
     f.either("max_rounds", request.max_rounds, DEFAULT_ROUNDS)
-    f.either("max_duration_s", parse_duration(request.max_duration) if request.max_duration else None, None)
+    f.either("max_duration", parse_duration(request.max_duration) if request.max_duration else None, None)
     name = f.either("proposer", request.proposer, "patches" if request.patches else "search")
     if name not in PROPOSERS:
         raise UsageError(f"unknown proposer {name!r}", nearest(name, PROPOSERS).removeprefix("; "))
