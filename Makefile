@@ -33,7 +33,7 @@ test: venv
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: venv
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -235,6 +235,22 @@ def test_reverted_says_none_where_later_changes_build_on_it(repo: Repo, worktree
     assert repo.reverted(two, four) is None
 
 
+def test_reverted_reaches_a_line_whose_neighbour_changed_since(repo: Repo, worktree: Path) -> None:
+    """Two sections of a launch configuration stand line on line; each can be taken back alone."""
+    path = worktree / "kernels" / "lines.json"
+
+    def commit(parent: str, text: str) -> str:
+        path.write_text(text)
+        return repo.commit(repo.tree_from(worktree, parent), [parent], f"{text}\n", 1e9)
+
+    base = commit(head(repo), '{\n  "a": 1,\n  "b": 1,\n  "c": 1\n}\n')
+    second = commit(base, '{\n  "a": 1,\n  "b": 2,\n  "c": 1\n}\n')
+    third = commit(second, '{\n  "a": 1,\n  "b": 2,\n  "c": 2\n}\n')
+    tree = repo.reverted(second, third)
+    assert tree
+    assert repo.show(tree, "kernels/lines.json") == '{\n  "a": 1,\n  "b": 1,\n  "c": 2\n}\n'
+
+
 def test_git_ends_with_its_runner_and_takes_its_locks_along(repo: Repo, worktree: Path) -> None:
     """A slow filter holds git in the middle of `add`; the runner is killed."""
     git(repo.top, "config", "filter.slow.clean", "sleep 600")

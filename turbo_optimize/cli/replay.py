@@ -37,14 +37,13 @@ def command(
 
 def other_policy(c: Campaign, given: str) -> Policy:
     """A shipped policy by name (the project's overrides on it), or a file of overrides on the campaign's own."""
-    from turbo_optimize.phases.define import load_policy
-    from turbo_optimize.projects.loader import load_project, nearest
+    from turbo_optimize.phases.shared.policies import choose_policy, load_policy
+    from turbo_optimize.projects.loader import load_project
 
-    if given in POLICIES:
-        return Policy.model_validate(POLICIES[given].model_dump() | load_project(c.layout.project).policy)
-    if not Path(given).is_file():
-        raise UsageError(f"unknown policy {given!r}", nearest(given, POLICIES).removeprefix("; ") + ", or a YAML file")
-    return load_policy(Path(given), c.policy)
+    if given not in POLICIES and Path(given).is_file():
+        return load_policy(Path(given), c.policy)
+    own = load_project(c.layout.project).policy
+    return choose_policy(given, c.manifest.target_gpu, own, f"{c.layout.project}: policy")
 
 
 def replayed(c: Campaign, policy: Policy) -> tuple[Replayed, ...]:

@@ -20,7 +20,7 @@ def command(
 
     if max_rounds is not None and not 1 <= max_rounds < MAX_ROUNDS_LIMIT:
         raise UsageError(f"--max-rounds {max_rounds}", f"expected 1 to {MAX_ROUNDS_LIMIT - 1}")
-    duration_s = parse_duration(max_duration) if max_duration else None
+    duration_s = None if max_duration is None else parse_duration(max_duration)
     repo = here()
     with progress() as say, stop_on_sigint(say) as stop:
         campaign, lock = engine.open_campaign(engine.find(repo, campaign_id), repo, say, stop=stop)

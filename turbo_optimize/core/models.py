@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 
 class Frozen(BaseModel):
@@ -31,51 +31,53 @@ class Shape(Frozen):
     dims: dict[str, int]
 
     @model_validator(mode="after")
-    def _positive(self) -> Shape:
-        bad = {k: v for k, v in self.dims.items() if v < 1}
+    def _in_range(self) -> Shape:
+        bad = {k: v for k, v in self.dims.items() if not 1 <= v < 2**31}  # kernels index with 32 bits
         if bad:
-            raise ValueError(f"shape {self.label}: dimensions must be ≥ 1, got {bad}")
+            raise ValueError(f"shape {self.label}: dimensions must be ≥ 1 and below 2³¹, got {bad}")
         return self
 
 
 class Policy(Frozen):
     """Every threshold of measurement and decision. Percentages are of the primary metric."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     name: str = "standard"
     # -- decision (SPEC §4) --
-    veto_pct: float = Field(5.0, gt=0)  # a core shape this much slower rejects
+    veto_pct: float = Field(default=5.0, gt=0)  # a core shape this much slower rejects
     small_gain_pct: float = 2.0  # below: at least `confirm_sessions` re-measurements, mean > min_gain_pct, sd < mean/2
     full_gain_pct: float = 5.0  # below, or high risk: full validation on all target shapes decides
     min_gain_pct: float = 1.0
-    z_accept: float = Field(3.09, gt=0)  # one-sided: the paired estimate must exceed this many standard errors
+    z_accept: float = Field(default=3.09, gt=0)  # one-sided: the paired estimate must exceed this many standard errors
     z_screen: float = 1.28  # upper 90% bound of the screen
     z_full: float = 1.645  # lower 95% bound of the full validation
-    confirm_sessions: int = Field(3, ge=1)
-    extra_sessions: int = Field(3, ge=0)  # once, when the first ones leave it undecided
+    confirm_sessions: int = Field(default=3, ge=1)
+    extra_sessions: int = Field(default=3, ge=0)  # once, when the first ones leave it undecided
     # -- a session (MEASUREMENT.md) --
-    quads: int = Field(8, ge=2)
-    trim: int = Field(1, ge=0)  # quads dropped at each end, per shape
-    soak_s: float = Field(1.0, ge=0)  # both workers in turn, per shape, before the first quad
-    block_ms: float = Field(10.0, gt=0)
-    block_calls: int = Field(20, ge=1)
-    block_max_ms: float = Field(120.0, gt=0)  # block_calls yields to this on slow shapes
-    forward_every: int = Field(4, ge=1)  # the forward alone is timed in every n-th quad (a diagnostic)
-    aa_sessions: int = Field(3, ge=1)  # A/A at BASELINE: incumbent against itself
+    quads: int = Field(default=8, ge=2)
+    trim: int = Field(default=1, ge=0)  # quads dropped at each end, per shape
+    soak_s: float = Field(default=1.0, ge=0)  # both workers in turn, per shape, before the first quad
+    block_ms: float = Field(default=10.0, gt=0)
+    block_calls: int = Field(default=20, ge=1)
+    block_max_ms: float = Field(default=120.0, gt=0)  # block_calls yields to this on slow shapes
+    forward_every: int = Field(default=4, ge=1)  # the forward alone is timed in every n-th quad (a diagnostic)
+    aa_sessions: int = Field(default=3, ge=1)  # A/A at BASELINE: incumbent against itself
     launch_bound_pct: float = 5.0  # a shape that moves more than this in A/A can't veto
     # -- shapes --
-    representative_max: int = Field(4, ge=1)
+    representative_max: int = Field(default=4, ge=1)
     # -- a round --
-    debug_retry: int = Field(3, ge=0)
-    sweep_size: int = Field(10, ge=1)  # configurations that `search` times in one round
-    sweep_ms: float = Field(30.0, gt=0)  # time per configuration and shape in that sweep
+    debug_retry: int = Field(default=3, ge=0)
+    sweep_size: int = Field(default=10, ge=1)  # configurations that `search` times in one round
+    sweep_ms: float = Field(default=30.0, gt=0)  # time per configuration and shape in that sweep
     # -- termination --
     efficiency_pct: float = 90.0  # T2: of the roofline
     leave_one_out: bool = True
     # -- limits of a worker or checker, seconds --
-    start_timeout_s: float = 120.0
-    compile_timeout_s: float = 600.0
-    check_timeout_s: float = 120.0
-    block_timeout_s: float = 60.0
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    compile_timeout_s: float = Field(default=600.0, gt=0)
+    check_timeout_s: float = Field(default=120.0, gt=0)
+    block_timeout_s: float = Field(default=60.0, gt=0)
 
     @model_validator(mode="after")
     def _trim_leaves_some(self) -> Policy:
@@ -111,6 +113,9 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes part of a branch's name
+
+
 class ParamSpace(Frozen):
     """One launch parameter or structural switch of a kernel and its legal values."""
 
@@ -140,7 +145,15 @@ class Space(Frozen):
     directions: tuple[Direction, ...]
     fits: str = "none"  # the static resource model in core/space.py
     operand_bytes: int = 2
-    accumulators: int = Field(1, ge=1)  # fp32 tiles that a program holds at once
+    accumulators: int = Field(default=1, ge=1)  # fp32 tiles that a program holds at once
+
+    @model_validator(mode="after")
+    def _directions_are_declared(self) -> Space:
+        for d in self.directions:
+            for what, used, known in (("param", d.params, self.params), ("section", d.sections, self.sections)):
+                if unknown := [x for x in used if x not in known]:
+                    raise ValueError(f"direction {d.name}: no {what} {unknown[0]!r}, there is {', '.join(known)}")
+        return self
 
 
 class Backend(Frozen):
@@ -161,8 +174,8 @@ class Op(Frozen):
     schema_class: Literal["gemm", "memory", "attention"]
     metric: str
     execution_mode: Literal["training", "forward"] = "training"
-    variants: tuple[str, ...] = ("default",)
-    dtypes: tuple[str, ...] = ("bf16",)
+    variants: tuple[str, ...] = Field(default=("default",), min_length=1)
+    dtypes: tuple[str, ...] = Field(default=("bf16",), min_length=1)
     peak: str = "bf16"  # which roofline row bounds it
     test_command: str
     benchmark_command: str
@@ -173,14 +186,14 @@ class Op(Frozen):
     import_name: str  # the module whose path and hash every worker reports
     gpu_shapes: tuple[tuple[int, ...], ...] = ()
     cpu_shapes: tuple[tuple[int, ...], ...] = ()
-    backends: dict[str, Backend]
+    backends: dict[Name, Backend] = Field(min_length=1)
 
 
 class Project(Frozen):
     """A project file: the in-tree library and a foreign repository are described by the same model."""
 
     name: str
-    ops: dict[str, Op]
+    ops: dict[Name, Op] = Field(min_length=1)
     policy: dict[str, Any] = Field(default_factory=dict)  # overrides on the chosen policy
 
 
@@ -213,7 +226,7 @@ class Manifest(Frozen):
     git_branch: str | None = None
     base_commit: str
     max_rounds: int = Field(ge=1, lt=120)
-    max_duration: float | None = Field(None, gt=0, validation_alias=AliasChoices("max_duration", "max_duration_s"))  # seconds
+    max_duration: float | None = Field(default=None, gt=0, validation_alias=AliasChoices("max_duration", "max_duration_s"))  # seconds
     proposer: str
     proposer_args: dict[str, str] = Field(default_factory=dict)
     policy: Policy = Policy()
@@ -263,7 +276,7 @@ class Sample(Frozen):
     role: Role
     calls: int = Field(ge=1)
     step_ms: float = Field(gt=0, allow_inf_nan=False)
-    forward_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+    forward_ms: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     wall_ms: float = Field(gt=0, allow_inf_nan=False)
 
 
@@ -305,7 +318,7 @@ class Evidence(Frozen):
     checks: tuple[CheckRow, ...] = ()
     sessions: tuple[Session, ...] = ()
     core_shapes: tuple[str, ...] = ()
-    sigma_aa: float = Field(0.0, ge=0, allow_inf_nan=False)  # deviation of a session's estimate in A/A, log
+    sigma_aa: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # deviation of a session's estimate in A/A, log
     high_risk: bool = False
     full_is_quick: bool = False  # the target shapes are the representative ones
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from turbo_optimize.core import stats
 from turbo_optimize.core.models import Decision, Evidence, Frozen, NeedMore, Policy, Session, Verdict
@@ -124,14 +124,14 @@ def futility(e: Evidence, p: Policy) -> Decision | None:
 
 
 def confirm(e: Evidence, p: Policy) -> Decision | NeedMore | None:
-    """Rules 4 and 6: fresh sessions, the screen excluded, must exclude "no gain"; small gains must also be steady."""
+    """Rules 4 and 6: fresh sessions, the screen excluded, must exclude "no gain" and agree with each other."""
     sessions = _of(e, "confirm")
     if len(sessions) < p.confirm_sessions:
         return NeedMore(level="confirm", sessions=p.confirm_sessions - len(sessions), why="the screen looks good")
     est = stats.combine(sessions, p, e.sigma_aa)
     gain, bar = stats.pct(est.mean), p.min_gain_pct
     proven = est.mean - p.z_accept * est.se > 0
-    if proven and gain > bar and (gain >= p.small_gain_pct or est.sd < est.mean / 2):
+    if proven and gain > bar and est.sd < est.mean / 2:
         return None
     numbers = f"{gain:+.2f}% ± {100 * est.se:.2f}% over {est.n} sessions (deviation {100 * est.sd:.2f}%)"
     if est.mean <= 0:
@@ -189,4 +189,5 @@ LADDER: tuple[Callable[[Evidence, Policy], Decision | NeedMore | None], ...] = (
 
 def decide(evidence: Evidence, policy: Policy) -> Decision | NeedMore:
     """The first rule that speaks. Total: `accept` always does, or a rule before it has."""
-    return next(answer for rule in LADDER if (answer := rule(evidence, policy)) is not None)
+    answers: Iterator[Decision | NeedMore] = (a for rule in LADDER if (a := rule(evidence, policy)) is not None)
+    return next(answers)

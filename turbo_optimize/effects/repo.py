@@ -178,33 +178,28 @@ class Repo:
         return self.git("commit-tree", tree, *args, env=env, stdin=message.encode())
 
     def reverted(self, commit: str, onto: str) -> str | None:
-        """The tree of `onto` without the change of `commit`; None where they conflict."""
-        patch = self.git(
-            "diff",
-            "--binary",
-            "--full-index",
-            "--no-renames",
-            "--no-ext-diff",
-            "--no-textconv",
-            commit,
-            f"{commit}^",
-            raw=True,
-        )
-        if not patch:
+        """The tree of `onto` without the change of `commit`; None where they conflict.
+
+        Where only the surrounding lines have changed since (a launch configuration's sections stand line on line), the
+        change itself is taken back, provided that each of its places is known by a line it replaced.
+        """
+        whole, bare = self._undoing(commit), self._undoing(commit, "-U0")
+        if not whole:
             return self.tree_of(onto)
-        with self._index(onto) as env:
-            try:
-                self.git(
-                    "apply",
-                    "--cached",
-                    "--whitespace=nowarn",
-                    "-",
-                    env=env,
-                    stdin=patch.encode("utf-8", "surrogateescape"),
-                )
-            except RepoError:
-                return None
-            return self.git("write-tree", env=env)
+        tries = [(whole, ())]
+        if not re.search(r"^@@ -\d+,0 ", bare, re.MULTILINE):  # a pure insertion has no line to be known by
+            tries.append((bare, ("--unidiff-zero",)))
+        for patch, options in tries:
+            with self._index(onto) as env, contextlib.suppress(RepoError):
+                data = patch.encode("utf-8", "surrogateescape")
+                self.git("apply", "--cached", "--whitespace=nowarn", *options, "-", env=env, stdin=data)
+                return self.git("write-tree", env=env)
+        return None
+
+    def _undoing(self, commit: str, *options: str) -> str:
+        """The patch that takes a commit back."""
+        plain = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv")
+        return self.git("diff", *plain, *options, commit, f"{commit}^", raw=True)
 
     # -- refs ------------------------------------------------------------------------------------------------------
     def move_ref(self, ref: str, new: str, old: str | None) -> None:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from turbo_optimize.core.errors import ConfigError, UsageError
-from turbo_optimize.core.hardware import resolve_gpu
-from turbo_optimize.core.models import POLICIES, Frozen, Manifest, Op, Policy, Project, Shape
-from turbo_optimize.core.schema import schema_for
-from turbo_optimize.core.scoring import metric_for, parse_target
+from turbo_optimize.core.errors import ConfigError, RepoError, UsageError
+from turbo_optimize.core.hardware import peak_tflops, resolve_gpu
+from turbo_optimize.core.models import Frozen, Manifest, Op
+from turbo_optimize.core.schema import Schema, schema_for
+from turbo_optimize.core.scoring import METRICS, parse_target
 from turbo_optimize.effects.probe import gpus
 from turbo_optimize.effects.repo import Repo
+from turbo_optimize.phases.shared.policies import choose_policy
+from turbo_optimize.phases.shared.prerequisites import require
+from turbo_optimize.phases.shared.shapes import parse_shapes, project_shapes
 from turbo_optimize.projects.loader import (
     find_project,
-    first_problem,
     load_project,
     nearest,
     pick_backend,
     pick_one,
     pick_op,
-    read_yaml,
+    validated,
 )
 from turbo_optimize.proposers import PROPOSERS
+from turbo_optimize.proposers.patches import read_folder
 
 MAX_ROUNDS_LIMIT = 120
 DEFAULT_ROUNDS = 30
@@ -97,10 +98,10 @@ def define_target(request: Request, repo: Repo, clock: Callable[[], float] = tim
         f.put(name, _for_gpu(getattr(backend, name), gpu), "project")
     for name in ("schema_class", "execution_mode", "test_command", "benchmark_command"):
         f.put(name, getattr(op, name), "project")
-    _measured(f, request, op, gpu)
-    _budget(f, request, project, gpu)
-    base = repo.resolve("HEAD")
-    f.put("base_commit", base, "detected")
+    _measured(f, request, op, gpu, path)
+    _budget(f, request, gpu, project.policy, path)
+    base = f.put("base_commit", repo.resolve("HEAD"), "detected")
+    _proposer(f, request, repo, base)
     f.put("project", project.name, "project")
     inside = path.resolve().is_relative_to(repo.top.resolve())
     f.put("project_file", str(path.resolve().relative_to(repo.top.resolve()) if inside else path.resolve()), "detected")
@@ -110,16 +111,9 @@ def define_target(request: Request, repo: Repo, clock: Callable[[], float] = tim
     f.put("git_commit", request.commit, "flag" if not request.commit else "default")
     _branch(f, request, repo, campaign)
     f.put("quick_command", f"python campaigns/{campaign}/quick_test_bench.py --summary-csv FILE", "default")
-    manifest = _build(Manifest, f.values | {"sources": f.sources}, "the target")
+    manifest = validated(Manifest, f.values | {"sources": f.sources}, "the target")
+    require(repo, manifest, op, backend)
     return Plan(manifest=manifest, project_text=path.read_text(encoding="utf-8"), warnings=_warnings(repo, manifest))
-
-
-def _build(model: type[Any], values: dict[str, Any], where: str) -> Any:
-    try:
-        return model.model_validate(values)
-    except ValidationError as e:
-        key, expected = first_problem(e, model)
-        raise UsageError(f"{where}: {key}: {expected}") from None
 
 
 def _gpu(f: _Filled, request: Request) -> str:
@@ -146,120 +140,74 @@ def _for_gpu(value: Any, gpu: str) -> Any:
     return value
 
 
-def _measured(f: _Filled, request: Request, op: Op, gpu: str) -> None:
+def _measured(f: _Filled, request: Request, op: Op, gpu: str, path: Path) -> None:
     """Shapes, metric, goal."""
     schema = schema_for(op.schema_class, op.execution_mode)
-    metric = f.either("primary_metric", request.metric, op.metric, "project")
-    metric_for(schema, metric)
-    if request.target is not None:
-        parse_target(request.target)
-    f.either("performance_target", request.target, None)
+    where = f"{path}: ops.{request.op}"
+    _metric(f, request, op, schema, where)
+    try:
+        peak_tflops(gpu, op.peak)
+    except UsageError as e:
+        raise ConfigError(f"{where}.peak: {e.message}", e.hint) from None
     if request.shapes in (None, "all"):
-        own = op.cpu_shapes if gpu == "cpu" else op.gpu_shapes
-        shapes = tuple(_shape(values, schema.dims, "the project file") for values in own)
-        f.put("target_shapes", shapes, "project")
+        key = "cpu_shapes" if gpu == "cpu" else "gpu_shapes"
+        f.put("target_shapes", project_shapes(getattr(op, key), schema.dims, f"{where}.{key}"), "project")
+        if not f.values["target_shapes"]:
+            raise ConfigError(f"{where}.{key}: no target shapes", "add them there or pass --shapes")
     else:
         f.put("target_shapes", parse_shapes(str(request.shapes), schema.dims), "flag")
-    labels = [s.label for s in f.values["target_shapes"]]
-    if not labels:
-        raise ConfigError(f"no target shapes for {gpu}", "add them to the project file or pass --shapes")
-    if len(set(labels)) < len(labels):
-        raise UsageError(f"--shapes names {next(x for x in labels if labels.count(x) > 1)} twice")
 
 
-def _shape(values: Sequence[int], dims: Sequence[str], where: str) -> Shape:
-    if len(values) == len(dims) - 1 and dims[0] == "B":
-        values = (1, *values)  # a plain GEMM or attention without a batch
-    if len(values) != len(dims):
-        raise UsageError(
-            f"{where}: shape {'x'.join(map(str, values))} has {len(values)} dimensions", f"expected {', '.join(dims)}"
-        )
-    named = dict(zip(dims, values, strict=True))
-    label = "x".join(str(v) for k, v in named.items() if k != "B" or v != 1)
-    try:
-        return Shape(label=label, dims=named)
-    except ValidationError as e:
-        raise UsageError(f"{where}: {e.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+def _metric(f: _Filled, request: Request, op: Op, schema: Schema, where: str) -> None:
+    """The primary metric, and the goal in its unit."""
+    fit = tuple(n for n, m in METRICS.items() if schema.op_class in m.classes and schema.execution_mode in m.modes)
+    if op.metric not in fit:
+        raise ConfigError(f"{where}.metric: no metric {op.metric!r}{nearest(op.metric, fit)}")
+    if request.metric is not None:
+        pick_one("metric", request.metric, fit, request.op)
+    metric = f.either("primary_metric", request.metric, op.metric, "project")
+    if request.target is not None:
+        goal, unit = parse_target(request.target), METRICS[metric].unit
+        if goal.unit not in ("%", unit):
+            raise UsageError(f"--target {request.target!r}, but {metric} is in {unit}", f"name a number of {unit}")
+    f.either("performance_target", request.target, None)
 
 
-def parse_shapes(text: str, dims: Sequence[str]) -> tuple[Shape, ...]:
-    """`4096x4096x4096,…`, or a YAML file: a list of such strings, of integer lists, or of {M: …} mappings."""
-    path = Path(text)
-    if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
-        data = read_yaml(path, "a mapping with the key `shapes`")
-        if set(data) != {"shapes"} or not isinstance(data["shapes"], list) or not data["shapes"]:
-            raise ConfigError(
-                f"{path}: {', '.join(map(str, data)) or 'empty'}", "expected the one key `shapes`, a list"
-            )
-        return tuple(_shape_entry(entry, dims, f"{path}: shapes[{i}]") for i, entry in enumerate(data["shapes"]))
-    return tuple(_shape_entry(part.strip(), dims, "--shapes") for part in text.split(","))
-
-
-def _shape_entry(entry: object, dims: Sequence[str], where: str) -> Shape:
-    if isinstance(entry, str):
-        if not re.fullmatch(r"-?\d+(x-?\d+)*", entry):
-            raise UsageError(f"{where}: {entry!r} is not a shape", f"write {'x'.join(dims)}, like 4096x4096x4096")
-        return _shape([int(v) for v in entry.split("x")], dims, where)
-    if isinstance(entry, dict):
-        unknown = set(entry) - set(dims)
-        if unknown:
-            name = str(sorted(unknown, key=str)[0])
-            raise UsageError(f"{where}: {name}: no such dimension{nearest(name, dims)}")
-        missing = [d for d in dims if d not in entry and d != "B"]
-        if missing:
-            raise UsageError(f"{where}: {missing[0]} is missing", f"expected {', '.join(dims)}")
-        entry = [entry.get(d, 1) for d in dims]
-    if isinstance(entry, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in entry):
-        return _shape(entry, dims, where)
-    raise UsageError(f"{where}: {entry!r} is not a shape", f"expected integers for {', '.join(dims)}")
-
-
-def _budget(f: _Filled, request: Request, project: Project, gpu: str) -> None:
-    """Rounds, duration, proposer, policy, seed."""
+def _budget(f: _Filled, request: Request, gpu: str, own_policy: dict[str, Any], path: Path) -> None:
+    """Rounds, duration, policy, seed."""
     if request.max_rounds is not None and not 1 <= request.max_rounds < MAX_ROUNDS_LIMIT:
         raise UsageError(f"--max-rounds {request.max_rounds}", f"expected 1 to {MAX_ROUNDS_LIMIT - 1}")
     f.either("max_rounds", request.max_rounds, DEFAULT_ROUNDS)
-    f.either("max_duration", parse_duration(request.max_duration) if request.max_duration else None, None)
-    name = f.either("proposer", request.proposer, "patches" if request.patches else "search")
-    if name not in PROPOSERS:
-        raise UsageError(f"unknown proposer {name!r}", nearest(name, PROPOSERS).removeprefix("; "))
-    if (name == "patches") != bool(request.patches):
-        raise UsageError("--proposer patches and --patches SOURCE go together", "name a folder of patches or a branch")
-    source = request.patches or ""
-    f.put(
-        "proposer_args",
-        {"patches": str(Path(source).resolve()) if Path(source).is_dir() else source} if source else {},
-        "flag",
-    )
-    f.put("policy", _policy(request.policy, project, gpu), "flag" if request.policy else "default")
+    duration_s = None if request.max_duration is None else parse_duration(request.max_duration)
+    f.either("max_duration", duration_s, None)
+    policy = choose_policy(request.policy, gpu, own_policy, f"{path}: policy")
+    f.put("policy", policy, "flag" if request.policy else "default")
     f.either("seed", request.seed, 1)
 
 
-def _policy(given: str | None, project: Project, gpu: str) -> Policy:
-    """A shipped policy by name or a YAML file of overrides; the project's own overrides lie below a flag's."""
-    base = POLICIES["cpu" if gpu == "cpu" else "standard"]
-    if given is None:
-        return _build(Policy, base.model_dump() | project.policy, "the project file's policy")
-    if given in POLICIES:
-        return _build(Policy, POLICIES[given].model_dump() | project.policy, "the project file's policy")
-    if not Path(given).is_file():
-        raise UsageError(f"unknown policy {given!r}", nearest(given, POLICIES).removeprefix("; ") + ", or a YAML file")
-    return load_policy(Path(given), _build(Policy, base.model_dump() | project.policy, "the project file's policy"))
+def _proposer(f: _Filled, request: Request, repo: Repo, base: str) -> None:
+    given = request.patches
+    name = f.either("proposer", request.proposer, "search" if given is None else "patches")
+    if name not in PROPOSERS:
+        raise UsageError(f"unknown proposer {name!r}", nearest(name, PROPOSERS).removeprefix("; "))
+    if (name == "patches") != (given is not None):
+        raise UsageError("--proposer patches and --patches SOURCE go together", "name a folder of patches or a branch")
+    f.put("proposer_args", {} if given is None else {"patches": _patches(given, repo, base)}, "flag")
 
 
-def load_policy(path: Path, base: Policy) -> Policy:
-    """Overrides from a file on a policy; `base: NAME` starts from a shipped one."""
-    data = dict(read_yaml(path, "a mapping of policy fields"))
-    if "base" in data:
-        name = str(data.pop("base"))
-        if name not in POLICIES:
-            raise ConfigError(f"{path}: base: no policy {name!r}{nearest(name, POLICIES)}")
-        base = POLICIES[name]
-    try:
-        return Policy.model_validate(base.model_dump() | {"name": path.stem} | data)
-    except ValidationError as e:
-        key, expected = first_problem(e, Policy)
-        raise ConfigError(f"{path}: {key}: {expected}") from None
+def _patches(given: str, repo: Repo, base: str) -> str:
+    """A folder that holds patches (absolute), or a branch with commits of its own."""
+    if given and Path(given).is_dir():
+        read_folder(Path(given))
+        return str(Path(given).resolve())
+    head = repo.resolve(given) if given else None
+    if head is None:
+        raise UsageError(
+            f"--patches {given!r}: neither a folder nor a branch", "name a folder of *.patch files or a branch"
+        )
+    if not repo.lineage(base, head):
+        raise UsageError(f"--patches {given}: no commit after {base[:12]}", "name a branch that is ahead of HEAD")
+    return given
 
 
 def parse_duration(text: str) -> float:
@@ -274,12 +222,11 @@ def parse_duration(text: str) -> float:
 def _campaign_id(values: dict[str, Any], name: str | None, repo: Repo, now: float) -> str:
     """<op>[_<variant>]_<backend>_<gpu>_<YYYYMMDD>[-k], lower case; or the given name, if it is free."""
     if name is not None:
-        if (
-            not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,80}", name)
-            or name in {"tips", "nightly"}
-            or name.endswith(".lock")
-        ):
+        # What git and a folder can both be called.
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,80}", name) or re.search(r"\.\.|\.$|\.lock$", name):
             raise UsageError(f"--name {name!r}", "expected lower-case letters, digits, '.', '_' and '-'")
+        if name in {"tips", "nightly"}:
+            raise UsageError(f"--name {name!r} is the name of a folder with another use", "choose another")
         if taken(repo, name):
             raise UsageError(f"campaign {name} exists", "choose another --name, or `turbo-opt resume` it")
         return name
@@ -305,13 +252,29 @@ def _branch(f: _Filled, request: Request, repo: Repo, campaign: str) -> None:
         f.put("git_branch", None, "flag")
         return
     name = f"optimize/{campaign}" if request.branch == "auto" else request.branch
-    try:
-        repo.git("check-ref-format", "--branch", name)
-    except Exception as e:
-        raise UsageError(f"--branch {name!r} is not a branch name") from e
+    if request.branch != "auto" and not _is_branch_name(repo, name):
+        raise UsageError(f"--branch {name!r} is not a branch name", "write it without refs/heads/, like mine/faster")
     if repo.resolve(f"refs/heads/{name}"):
         raise UsageError(f"branch {name} exists", "a campaign makes its own: choose another --branch")
+    other = next((h for x in repo.refs("refs/heads/") if _collide(h := x.removeprefix("refs/heads/"), name)), None)
+    if other:
+        raise UsageError(
+            f"branch {name} can't be made: branch {other} is in its way", "choose another --branch, or none"
+        )
     f.put("git_branch", name, "default" if request.branch == "auto" else "flag")
+
+
+def _is_branch_name(repo: Repo, name: str) -> bool:
+    """Whether git takes it as it stands; `@{-1}` would be expanded, `refs/heads/x` would be taken twice."""
+    try:
+        return repo.git("check-ref-format", "--branch", name) == name != "@" and not name.startswith("refs/")
+    except RepoError:
+        return False
+
+
+def _collide(one: str, other: str) -> bool:
+    """Git keeps branches as files: there can't be both x and x/y."""
+    return one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _warnings(repo: Repo, m: Manifest) -> tuple[str, ...]:

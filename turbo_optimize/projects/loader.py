@@ -5,45 +5,56 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from turbo_optimize.core.errors import ConfigError, UsageError
 from turbo_optimize.core.models import Backend, Op, Project
+from turbo_optimize.core.reading import StrictLoader, by_weight, fields_at, kind, yaml_defect
 
+Model = TypeVar("Model", bound=BaseModel)
 NAMES = ("project.yaml", "turbo-opt.yaml")
 
 
 def read_yaml(path: Path, expected: str) -> dict[object, object]:
     """A mapping from a YAML file. ConfigError names file, line and what was expected."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)  # a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file", f"expected {expected}") from None
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: can't be read ({e})", f"expected {expected}") from None
     except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        where = f"{path} line {mark.line + 1}" if mark else str(path)
-        raise ConfigError(
-            f"{where}: not YAML ({getattr(e, 'problem', 'syntax error')})", f"expected {expected}"
-        ) from None
+        line, problem = yaml_defect(e)
+        where = f"{path} line {line}" if line else str(path)
+        what = problem if isinstance(e, yaml.constructor.ConstructorError) else f"not YAML ({problem})"
+        raise ConfigError(f"{where}: {what}", f"expected {expected}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a {type(data).__name__} at the top", f"expected {expected}")
+        found = "nothing in it" if data is None else f"a {kind(data)} at the top"
+        raise ConfigError(f"{path}: {found}", f"expected {expected}")
     return data
 
 
+def validated(model: type[Model], data: object, where: str, hint: str = "") -> Model:
+    """The data as a model. ConfigError names `where`, the key and what was expected."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        key, expected = first_problem(e, model)
+        raise ConfigError(f"{where}: {key}: {expected}", hint) from None
+
+
 def first_problem(e: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
-    """(key, what was expected) of a validation error's first entry; an unknown key gets its nearest name."""
-    error = e.errors()[0]
+    """(key, what was expected) of a validation error's weightiest entry; an unknown key gets its nearest name."""
+    error = by_weight(e)[0]
     key = ".".join(str(x) for x in error["loc"]) or "the file"
     if error["type"] == "extra_forbidden":
-        near = nearest(str(error["loc"][-1]), model.model_fields)
-        return key, f"no such key{near}"
+        return key, f"no such key{nearest(str(error['loc'][-1]), fields_at(model, error['loc'][:-1]))}"
     if error["type"] == "missing":
         return key, "required, and missing"
-    message = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "mapping")
     return key, message[0].lower() + message[1:]
 
 
@@ -56,11 +67,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def load_project(path: Path) -> Project:
-    try:
-        return Project.model_validate(read_yaml(path, "a project file (docs/projects.md)"))
-    except ValidationError as e:
-        key, expected = first_problem(e, Project)
-        raise ConfigError(f"{path}: {key}: {expected}", "docs/projects.md has every key") from None
+    data = read_yaml(path, "a project file (docs/projects.md)")
+    return validated(Project, data, str(path), "docs/projects.md has every key")
 
 
 def find_project(top: Path, given: Path | None) -> Path:

@@ -24,7 +24,10 @@ def read_folder(folder: Path) -> tuple[Patch, ...]:
         raise UsageError(f"{folder} holds no *.patch or *.diff", "`git format-patch -o DIR` makes them")
     out = []
     for path in files:
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"{path}: can't be read ({e})", "a patch is a UTF-8 text") from None
         found = re.search(r"^Subject: (?:\[PATCH[^\]]*\] )?(.+)$", text, re.MULTILINE)
         out.append(Patch(path.name, found.group(1).strip() if found else path.stem.replace("-", " "), text))
     return tuple(out)

@@ -19,14 +19,21 @@ def render_harness(c: Campaign, shapes: Sequence[Shape], representative: Sequenc
     shipped = data_path("templates") / name
     text = shipped.read_text() if shipped.is_file() else c.repo.show(c.base, name)
     if text is None:
-        raise ConfigError(f"{c.manifest.project_file}: quick_template {name} is neither shipped nor in the repository")
+        raise ConfigError(
+            f"{c.manifest.project_file}: quick_template {name} is gone", "it was there at the start: commit it"
+        )
     env = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     work = c.schema.work
-    rendered = env.from_string(text).render(
+    values = dict(
         campaign=c.manifest.campaign, op=c.manifest.target_op, variant=c.manifest.target_variant, dtype=c.manifest.dtype,
         gpu=c.manifest.target_gpu, adapter=c.op.adapter, import_roots=list(c.op.import_roots),
         import_name=c.op.import_name, shapes=[s.model_dump() for s in shapes], representative=list(representative),
         columns=list(c.schema.names()), schema_class=c.manifest.schema_class, unit=work.unit, metric=c.manifest.primary_metric,
         execution_mode=c.manifest.execution_mode, worktree=str(c.layout.worktree),
     )  # fmt: skip
+    try:
+        rendered = env.from_string(text).render(**values)
+    except jinja2.TemplateError as e:
+        line = f" line {e.lineno}" if isinstance(e, jinja2.TemplateSyntaxError) else ""
+        raise ConfigError(f"quick_template {name}{line}: {e.message}", "mend the template and commit it") from None
     write_atomic(c.layout.harness, rendered)
