@@ -29,7 +29,9 @@ IMPURE = {"os", "subprocess", "time", "pathlib", "shutil", "socket", "tempfile",
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every imported module of a file, and whether at module level."""
     tree = ast.parse(path.read_text())
-    top = set(ast.walk(ast.Module(body=[n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)], type_ignores=[])))
+    top = set(
+        ast.walk(ast.Module(body=[n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)], type_ignores=[]))
+    )
     out = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -207,14 +205,6 @@ class Campaign:
 
     def spent(self, round: int, parts: dict[str, float]) -> Spent:
         return Spent(round=round, parts={k: round_(v) for k, v in parts.items()})
-
-    @contextmanager
-    def timed(self, parts: dict[str, float], name: str) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            parts[name] = parts.get(name, 0.0) + time.monotonic() - start
 
 
 def round_(seconds: float) -> float:

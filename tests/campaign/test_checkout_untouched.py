@@ -196,7 +196,7 @@ def _crlf(tmp: Path) -> Case:
 def _branch_in_the_way(tmp: Path) -> Case:
     repo = make(tmp)
     git(repo, "branch", "optimize")
-    return Case(repo, repo, says="refs/heads/optimize")
+    return Case(repo, repo, says="branch optimize is in its way")
 
 
 def _file_in_the_way(tmp: Path) -> Case:
@@ -254,7 +254,9 @@ def test_untouched_by_a_whole_campaign(tmp_path: Path, name: str) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["accepted"] == 1, done.stderr
     assert asked(case.repo) == told
     branch = f"optimize/{NAME}"
-    assert git(case.repo, "-c", "color.ui=false", "diff", "--no-ext-diff", "--name-only", f"{branch}^", branch) == CONFIG
+    assert (
+        git(case.repo, "-c", "color.ui=false", "diff", "--no-ext-diff", "--name-only", f"{branch}^", branch) == CONFIG
+    )
     assert git(case.repo, "fsck", "--strict", "--no-dangling") == ""
     assert not (user / "hooks-ran").exists()
     if name == "nobody":
@@ -272,7 +274,12 @@ def test_untouched_by_a_crash_and_a_resume(tmp_path: Path, name: str) -> None:
     args = start(case, tmp_path)
     before, told = seen(case.top), asked(case.repo)
     process = subprocess.Popen(
-        command(*args), cwd=case.repo, env=environment(case.env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command(*args),
+        cwd=case.repo,
+        env=environment(case.env),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stderr
     for line in process.stderr:

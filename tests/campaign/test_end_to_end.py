@@ -131,9 +131,9 @@ def test_every_attempt_has_a_ref_on_its_parent(ended: Path) -> None:
         ref = f"refs/turbo-opt/{name}/round-{r.number}"
         assert git(ended, "rev-parse", f"{ref}^") == r.parent
         assert git(ended, "diff", "--name-only", f"{ref}^", ref) == CONFIG
-    assert [git(ended, "show", f"refs/turbo-opt/{name}/round-{n}:{CONFIG}").split("SPEED")[1][3] for n in range(2, 6)] == [
-        *"2534"
-    ]
+    assert [
+        git(ended, "show", f"refs/turbo-opt/{name}/round-{n}:{CONFIG}").split("SPEED")[1][3] for n in range(2, 6)
+    ] == [*"2534"]
 
 
 def test_rollback_leaves_the_branch(ended: Path) -> None:
@@ -267,8 +267,16 @@ def _hang(repo: Path) -> str:
 
 CANDIDATES: tuple[tuple[Callable[[Path], str], str, str], ...] = (
     (lambda r: patch_text(r, {"bench/toy_adapter.py": "check = None\n"}, "kind"), "G01", "bench/toy_adapter.py"),
-    (lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    raise RuntimeError('boom')\n", "raises"), "G04", "boom"),
-    (lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    work(FORWARD_SHARE\n", "no Python"), "G03", "not Python"),
+    (
+        lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    raise RuntimeError('boom')\n", "raises"),
+        "G04",
+        "boom",
+    ),
+    (
+        lambda r: edited_kernel(r, "    work(FORWARD_SHARE)\n", "    work(FORWARD_SHARE\n", "no Python"),
+        "G03",
+        "not Python",
+    ),
     (lambda r: edited_kernel(r, "import time\n", "import time\nimport nowhere\n", "no module"), "G03", "nowhere"),
     (lambda r: _speed(r, 2).replace('"SPEED": 1', '"SPEED": 9'), "G03", "doesn't apply"),
     (_hang, "G04", "no answer to block within 1 s"),
@@ -284,7 +292,10 @@ def test_bad_candidates_are_named_and_the_campaign_goes_on(tmp_path: Path) -> No
     assert facts["code"] == "T6"
     last = len(CANDIDATES) + 2
     codes = [code for _, code, _ in CANDIDATES]
-    assert decided(repo) == [*((n, "ROLLBACK", code) for n, code in enumerate(codes, start=2)), (last, "ACCEPTED", "D00")]
+    assert decided(repo) == [
+        *((n, "ROLLBACK", code) for n, code in enumerate(codes, start=2)),
+        (last, "ACCEPTED", "D00"),
+    ]
     for n, (_, _, word) in enumerate(CANDIDATES, start=2):
         assert word in reason(repo, n)
     assert subjects(repo, branch_of(repo)) == [f"[optimize] toy TRITON round-{last}: speed 4"]

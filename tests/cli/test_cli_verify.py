@@ -56,7 +56,7 @@ def test_a_whole_campaign_passes(finished: Path) -> None:
     checks = {f["check"] for f in told["findings"]}
     assert checks == {
         "journal", "manifest.yaml", "harness", "samples.csv", "CSV hash", "score", "noise", "quads", "verdict",
-        "final gain", "lineage", "commit", "ref", "rendered files",
+        "final gain", "lineage", "commit", "ref", "patch", "rendered files",
     }  # fmt: skip
     assert sum(f["check"] == "verdict" for f in told["findings"]) == 4
 
@@ -226,7 +226,28 @@ def test_rendered_files_that_are_gone(finished: Path) -> None:
         (finished / "campaigns/done" / name).unlink()
     (found,) = [f for f in findings(finished) if not f.ok]
     assert found.check == "rendered files"
-    assert "logs/cost.md, rounds/round-3/summary.md, report/data.json" in found.detail
+    assert all(name in found.detail for name in ("logs/cost.md", "rounds/round-3/summary.md", "report/data.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("report/report.md", "rendered files"),
+        ("report/data.json", "rendered files"),
+        ("report/junit.xml", "rendered files"),
+        ("logs/performance_trend.md", "rendered files"),
+        ("rounds/round-2/summary.md", "rendered files"),
+        ("rounds/round-2/proposal.json", "rendered files"),
+        ("rounds/round-2/patch.diff", "patch"),
+        (f"rounds/round-2/kernel_snapshot/{toy.CONFIG}", "patch"),
+    ],
+)
+def test_a_file_that_says_something_else_is_named(finished: Path, name: str, check: str) -> None:
+    path = finished / "campaigns/done" / name
+    path.write_text(path.read_text() + "+99%\n")
+    (found,) = [f for f in findings(finished) if not f.ok]
+    assert found.check == check
+    assert name.rsplit("round-2/", maxsplit=1)[-1] in found.detail
 
 
 def test_an_undone_round_is_part_of_the_lineage(finished: Path) -> None:

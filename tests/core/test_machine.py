@@ -78,7 +78,12 @@ def test_manual_waits_for_a_person() -> None:
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [({"max_rounds": 2}, "T3"), ({"max_duration_s": 0.001, "elapsed_s": 5.0}, "T5"), ({"stop_asked": "^C"}, "T4"), ({}, None)],
+    [
+        ({"max_rounds": 2}, "T3"),
+        ({"max_duration_s": 0.001, "elapsed_s": 5.0}, "T5"),
+        ({"stop_asked": "^C"}, "T4"),
+        ({}, None),
+    ],
 )
 def test_terminations(change: dict[str, object], code: str | None) -> None:
     found = termination(running(**change), P)

@@ -169,12 +169,18 @@ sessions = st.builds(
     Session,
     level=st.sampled_from(["screen", "confirm", "full"]),
     index=st.integers(1, 9),
-    quads=st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), st.lists(logs, min_size=1, max_size=9).map(tuple), min_size=1),
+    quads=st.dictionaries(
+        st.sampled_from(["s1", "s2", "s3"]), st.lists(logs, min_size=1, max_size=9).map(tuple), min_size=1
+    ),
 )
 evidences = st.builds(
     Evidence,
-    gates=st.lists(st.builds(GateResult, code=st.sampled_from(["G01", "G03"]), ok=st.booleans()), max_size=2).map(tuple),
-    checks=st.lists(st.builds(CheckRow, shape=st.just("s1"), check=st.sampled_from(["FAIL", "ERROR"])), max_size=1).map(tuple),
+    gates=st.lists(st.builds(GateResult, code=st.sampled_from(["G01", "G03"]), ok=st.booleans()), max_size=2).map(
+        tuple
+    ),
+    checks=st.lists(st.builds(CheckRow, shape=st.just("s1"), check=st.sampled_from(["FAIL", "ERROR"])), max_size=1).map(
+        tuple
+    ),
     sessions=st.lists(sessions, max_size=8).map(tuple),
     core_shapes=st.sampled_from([(), ("s1",), ("s1", "s2")]),
     sigma_aa=st.floats(0, 0.1),

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from turbo_optimize.core.errors import ConfigError, TurboOptError
+from turbo_optimize.core.errors import ConfigError, TurboOptError, UsageError
 from turbo_optimize.core.models import Score
 from turbo_optimize.core.schema import SCHEMAS, Row, format_csv, forward_only
 from turbo_optimize.core.scoring import (
@@ -132,7 +132,7 @@ def test_targets(text: str, target: Target) -> None:
 
 @pytest.mark.parametrize("text", ["500 TFLOPS", ">500", "<5 TFLOPS", ">x% peak", ">0 TFLOPS", ">100% peak", ">60%", ""])
 def test_bad_targets_name_the_forms(text: str) -> None:
-    with pytest.raises(ConfigError) as e:
+    with pytest.raises(UsageError) as e:
         parse_target(text)
     assert all(form in str(e.value) for form in (">500 TFLOPS", ">3000 GB/s", ">60% peak"))
     assert "\n" not in str(e.value)

@@ -69,7 +69,13 @@ def test_reopening_clears_the_end_and_raises_the_budget() -> None:
 def test_undo_moves_the_incumbent_to_the_revert() -> None:
     s = fold(make_events(6, 3))
     kept = s.accepted[-1]
-    s = fold([ev.UndoDecided(round=kept.number, commit=kept.applied or "", onto="h"), ev.Undone(round=kept.number, commit="rev")], s)
+    s = fold(
+        [
+            ev.UndoDecided(round=kept.number, commit=kept.applied or "", onto="h"),
+            ev.Undone(round=kept.number, commit="rev"),
+        ],
+        s,
+    )
     assert s.incumbent == "rev"
     assert s.undo is None
     assert kept.number not in [r.number for r in s.accepted]

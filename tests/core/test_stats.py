@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from turbo_optimize.core import stats
-from turbo_optimize.core.models import Policy, Sample, Session
+from turbo_optimize.core.models import POLICIES, Policy, Sample, Session
 
 
 def block(quad: int, slot: int, role: str, ms: float, shape: str = "s") -> Sample:
@@ -46,6 +46,15 @@ def test_se_never_falls_below_the_process_noise() -> None:
     e = stats.combine(quiet, Policy(), sigma_aa=0.02)
     assert e.mean == pytest.approx(0.05)
     assert e.se == pytest.approx(0.01)  # 0.02 / √4
+
+
+def test_scatter_between_sessions_counts() -> None:
+    """Quiet within, loud between: the process is the unit that repeats."""
+    loud = [Session(level="confirm", index=i, quads={"s": (g,) * 8}) for i, g in enumerate((-0.14, 0.01, 0.36))]
+    e = stats.combine(loud, Policy(between_sessions=True), sigma_aa=0.001)
+    assert e.se == pytest.approx(e.sd / math.sqrt(3))
+    assert all(p.between_sessions for p in POLICIES.values())
+    assert stats.combine(loud, Policy(), sigma_aa=0.001).se < e.se  # how old records were decided
 
 
 def test_bootstrap_se_is_the_size_of_the_scatter() -> None:

@@ -146,7 +146,9 @@ time.sleep(600)
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_a_worker_dies_with_its_runner(tmp_path: Path, state: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", RUNNER, str(tmp_path), SPEAKER, state], stdout=subprocess.PIPE, env=checkout_environment()
+        [sys.executable, "-c", RUNNER, str(tmp_path), SPEAKER, state],
+        stdout=subprocess.PIPE,
+        env=checkout_environment(),
     ) as runner:
         assert runner.stdout
         pid = int(runner.stdout.readline())

@@ -96,7 +96,9 @@ def test_tree_from_takes_the_worktree_and_no_index_of_anybody(repo: Repo, worktr
     (worktree / "new.py").write_text("x = 1\n")
     (worktree / "junk.ignored").write_text("no\n")
     (worktree / "bench/benchmark.py").unlink()
-    own, users = ((d / "index").read_bytes() for d in (Path(git(worktree, "rev-parse", "--absolute-git-dir")), repo.top / ".git"))
+    own, users = (
+        (d / "index").read_bytes() for d in (Path(git(worktree, "rev-parse", "--absolute-git-dir")), repo.top / ".git")
+    )
     tree = repo.tree_from(worktree, head(repo))
     assert repo.changed(head(repo), tree) == ("bench/benchmark.py", CONFIG, "new.py")
     assert (Path(git(worktree, "rev-parse", "--absolute-git-dir")) / "index").read_bytes() == own
@@ -133,7 +135,12 @@ def test_locks_of_a_killed_git_are_cleared_the_users_stay(repo: Repo, worktree: 
     base = head(repo)
     admin = Path(git(worktree, "rev-parse", "--absolute-git-dir"))
     common = repo.common_dir
-    mine = [common / f"{BRANCH}.lock", common / "refs/turbo-opt/x/round-2.lock", admin / "index.lock", admin / "HEAD.lock"]
+    mine = [
+        common / f"{BRANCH}.lock",
+        common / "refs/turbo-opt/x/round-2.lock",
+        admin / "index.lock",
+        admin / "HEAD.lock",
+    ]
     users = [common / "index.lock", common / "refs/heads/main.lock"]
     for lock in (*mine, *users):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +220,9 @@ def test_export_is_complete_or_made_again(repo: Repo, worktree: Path, tmp_path: 
     assert not (target / "left over").exists()
 
 
-@pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.noprefix": "true", "diff.external": "/bin/false"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"color.ui": "always", "diff.noprefix": "true", "diff.external": "/bin/false"}]
+)
 def test_reverted_takes_one_change_out_of_many(repo: Repo, worktree: Path, settings: dict[str, str]) -> None:
     for key, value in settings.items():
         git(repo.top, "config", key, value)
@@ -279,7 +288,9 @@ def test_git_ends_with_its_runner_and_takes_its_locks_along(repo: Repo, worktree
 
 
 def _children(pid: int, word: str) -> list[int]:
-    found = subprocess.run(["ps", "-ww", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["ps", "-ww", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
+    ).stdout
     return [int(line.split()[0]) for line in found.splitlines() if f" {word} " in line]
 
 

@@ -120,7 +120,8 @@ def test_write_atomic_replaces_the_whole_file_or_leaves_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("make_way", "mend"), [(Path.touch, "a file stands where"), (lambda p: (p / "f").mkdir(parents=True), "a folder stands where")]
+    ("make_way", "mend"),
+    [(Path.touch, "a file stands where"), (lambda p: (p / "f").mkdir(parents=True), "a folder stands where")],
 )
 def test_something_in_the_way_is_one_line(tmp_path: Path, make_way, mend: str) -> None:
     make_way(tmp_path / "x")
@@ -154,7 +155,9 @@ def test_a_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
 def mounted(where: Path, options: str) -> Iterator[Path]:
     """A small file system in memory. Skips where this user or this machine can't mount."""
     where.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"can't mount a small file system: {done.stderr.strip()}")
     try:
@@ -209,7 +212,9 @@ except Exception as e:
     print(type(e).__name__, e)
 """
     path = tmp_path / "journal.jsonl"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment(), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment(), check=True
+    )
     assert "TurboOptError" in done.stdout
     assert "file too large" in done.stdout
     assert [e.why for e in read_events(path) if isinstance(e, StopAsked)] == ["one"]
@@ -255,5 +260,3 @@ def test_a_folder_without_permission_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     with pytest.raises(TurboOptError, match="permission denied"):
         write_atomic(tmp_path / "closed" / "file", "x")
-
-

@@ -72,7 +72,10 @@ def test_every_verdict_and_number_repeats(again: Campaign) -> None:
 
 
 def test_the_baseline_and_the_published_gain_repeat(again: Campaign) -> None:
-    for kind, fields in ((Baselined, ("score", "noise_pct", "sigma_aa", "core_shapes")), (Compared, ("gain_pct", "low_pct", "shapes"))):
+    for kind, fields in (
+        (Baselined, ("score", "noise_pct", "sigma_aa", "core_shapes")),
+        (Compared, ("gain_pct", "low_pct", "shapes")),
+    ):
         recorded, now = (of(kind, p / "journal.jsonl")[0] for p in (RECORD, again.layout.root))
         for name in fields:
             assert getattr(now, name) == getattr(recorded, name), name

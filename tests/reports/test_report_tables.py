@@ -140,8 +140,15 @@ def test_audit_splits_the_gain_by_bucket_and_finds_inflation():
     assert (1 + a["s_real_pct"] / 100) * (1 + a["w_real_pct"] / 100) == pytest.approx(1 + a["claimed_pct"] / 100)
     assert a["w_real_pct"] > 0
     assert a["inflation"] is False
-    low = [c.model_copy(update={"gain_pct": 0.5}) if c.what == "final" else c for c in state.compared]
+    low = [
+        c.model_copy(update={"gain_pct": 0.5, "low_pct": 0.2, "high_pct": 0.8}) if c.what == "final" else c
+        for c in state.compared
+    ]
     assert audit(state.model_copy(update={"compared": tuple(low)}))["inflation"] is True
+    wide = [c.model_copy(update={"high_pct": 1e6}) if c.what == "final" else c for c in low]
+    assert (
+        audit(state.model_copy(update={"compared": tuple(wide)}))["inflation"] is False
+    )  # the interval holds the claim
     assert audit(fold(make_events(40, finish=False)))["inflation"] is None
     assert {row["bucket"] for row in a["rounds"]} <= set(BUCKETS)
 

@@ -93,9 +93,9 @@ def _listed() -> None:
 
 def _root(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
     if version:
-        from importlib.metadata import version as installed
+        from turbo_optimize.effects.probe import version as installed
 
-        typer.echo(f"turbo-opt {installed('turbo-optimize')}")
+        typer.echo(f"turbo-opt {installed('turbo-optimize').replace('not installed', '(a checkout, not installed)')}")
         raise typer.Exit
 
 

@@ -45,7 +45,7 @@ def _show_diff(diff: str) -> None:
         return
     from rich.syntax import Syntax
 
-    show(Syntax(clean(diff).rstrip("\n"), "diff", background_color="default", word_wrap=True))
+    show(Syntax(clean(diff).rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True))
 
 
 def _commit(c: Campaign, number: int) -> str:

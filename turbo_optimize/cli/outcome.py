@@ -42,4 +42,7 @@ def finish(c: Campaign, as_json: bool) -> None:
     elif c.state.current and c.manifest.proposer == "manual":
         n = c.state.current.number
         console.print(f"worktree: {c.layout.worktree}", soft_wrap=True)
-        console.print(f"edit it, then: turbo-opt validate --round {n} --hypothesis TEXT", soft_wrap=True)
+        console.print(
+            f"edit it, then: turbo-opt validate --round {n} --campaign {c.manifest.campaign} --hypothesis TEXT",
+            soft_wrap=True,
+        )

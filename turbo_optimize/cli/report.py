@@ -15,18 +15,18 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="The paths as one JSON object."),
 ) -> None:
     from turbo_optimize import engine
-    from turbo_optimize.effects.store import write_atomic
+    from turbo_optimize.effects.store import write_changed
     from turbo_optimize.reports.manifest import manifest_yaml
     from turbo_optimize.reports.project import REPORTS, write_projections
 
     c = reading(campaign_id)
     if c.state.manifest is None:
         raise UsageError(f"{c.layout.root}: nothing was journaled yet", "remove the folder and start again")
-    write_atomic(c.layout.manifest, manifest_yaml(engine.current_manifest(c)))
-    write_projections(c.state, c.layout.root, write_atomic)
+    write_changed(c.layout.manifest, manifest_yaml(engine.current_manifest(c)))
+    write_projections(c.state, c.layout.root, write_changed)
     for name, text_of in REPORTS.items():  # a campaign that goes on has a report too, once somebody asks for it
         if not c.state.terminated:
-            write_atomic(c.layout.root / name, text_of(c.state))
+            write_changed(c.layout.root / name, text_of(c.state))
     path = c.layout.report / "report.md"
     if as_json:
         print_json(

@@ -25,6 +25,9 @@ def command(
     with progress() as say, stop_on_sigint(say) as stop:
         campaign, lock = engine.open_campaign(engine.find(repo, campaign_id), repo, say, stop=stop)
         with lock:
+            done = len(campaign.state.rounds)
+            if max_rounds is not None and max_rounds < done:
+                raise UsageError(f"--max-rounds {max_rounds}: {done} rounds are there already", "name a higher limit")
             engine.begin(campaign, "resume", max_rounds, duration_s)
             engine.run(campaign)
     finish(campaign, as_json)

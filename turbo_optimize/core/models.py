@@ -1,17 +1,44 @@
-"""Frozen values that the runner speaks in. Pure: standard library and pydantic only."""
+"""Frozen values that the runner speaks in; those of policies and project files have files of their own, and are named
+here too. Pure: standard library and pydantic only."""
 
 from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
+from turbo_optimize.core.frozen import Frozen
+from turbo_optimize.core.policy import POLICIES, Policy
+from turbo_optimize.core.project import Backend, Direction, Op, ParamSpace, Project, Space
 
-class Frozen(BaseModel):
-    # An exact match has an SNR of inf: as a word in JSON it survives the journal (the default writes null).
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+__all__ = [
+    "POLICIES",
+    "Backend",
+    "CheckRow",
+    "Decision",
+    "Direction",
+    "Evidence",
+    "Frozen",
+    "GateResult",
+    "Level",
+    "Manifest",
+    "NeedMore",
+    "Op",
+    "ParamSpace",
+    "Policy",
+    "Project",
+    "Proposal",
+    "Role",
+    "Sample",
+    "Score",
+    "Session",
+    "Shape",
+    "ShapeDelta",
+    "Space",
+    "Verdict",
+]
 
 
 class Verdict(StrEnum):
@@ -36,165 +63,6 @@ class Shape(Frozen):
         if bad:
             raise ValueError(f"shape {self.label}: dimensions must be ≥ 1 and below 2³¹, got {bad}")
         return self
-
-
-class Policy(Frozen):
-    """Every threshold of measurement and decision. Percentages are of the primary metric."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    name: str = "standard"
-    # -- decision (SPEC §4) --
-    veto_pct: float = Field(default=5.0, gt=0)  # a core shape this much slower rejects
-    small_gain_pct: float = 2.0  # below: at least `confirm_sessions` re-measurements, mean > min_gain_pct, sd < mean/2
-    full_gain_pct: float = 5.0  # below, or high risk: full validation on all target shapes decides
-    min_gain_pct: float = 1.0
-    z_accept: float = Field(default=3.09, gt=0)  # one-sided: the paired estimate must exceed this many standard errors
-    z_screen: float = 1.28  # upper 90% bound of the screen
-    z_full: float = 1.645  # lower 95% bound of the full validation
-    confirm_sessions: int = Field(default=3, ge=1)
-    extra_sessions: int = Field(default=3, ge=0)  # once, when the first ones leave it undecided
-    # -- a session (MEASUREMENT.md) --
-    quads: int = Field(default=8, ge=2)
-    trim: int = Field(default=1, ge=0)  # quads dropped at each end, per shape
-    soak_s: float = Field(default=1.0, ge=0)  # both workers in turn, per shape, before the first quad
-    block_ms: float = Field(default=10.0, gt=0)
-    block_calls: int = Field(default=20, ge=1)
-    block_max_ms: float = Field(default=120.0, gt=0)  # block_calls yields to this on slow shapes
-    forward_every: int = Field(default=4, ge=1)  # the forward alone is timed in every n-th quad (a diagnostic)
-    aa_sessions: int = Field(default=3, ge=1)  # A/A at BASELINE: incumbent against itself
-    launch_bound_pct: float = 5.0  # a shape that moves more than this in A/A can't veto
-    # -- shapes --
-    representative_max: int = Field(default=4, ge=1)
-    # -- a round --
-    debug_retry: int = Field(default=3, ge=0)
-    sweep_size: int = Field(default=10, ge=1)  # configurations that `search` times in one round
-    sweep_ms: float = Field(default=30.0, gt=0)  # time per configuration and shape in that sweep
-    # -- termination --
-    efficiency_pct: float = 90.0  # T2: of the roofline
-    leave_one_out: bool = True
-    # -- limits of a worker or checker, seconds --
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    compile_timeout_s: float = Field(default=600.0, gt=0)
-    check_timeout_s: float = Field(default=120.0, gt=0)
-    block_timeout_s: float = Field(default=60.0, gt=0)
-
-    @model_validator(mode="after")
-    def _trim_leaves_some(self) -> Policy:
-        if self.quads - 2 * self.trim < 1:
-            raise ValueError(f"trim {self.trim} leaves nothing of {self.quads} quads")
-        return self
-
-
-POLICIES: dict[str, Policy] = {
-    "standard": Policy(),
-    "precise": Policy(name="precise", min_gain_pct=0.0, small_gain_pct=0.0),
-    # The interpreter is 10,000 times slower than a GPU and its noise is the scheduler's: few, short blocks, large bars.
-    "cpu": Policy(
-        name="cpu",
-        min_gain_pct=3.0,
-        small_gain_pct=5.0,
-        full_gain_pct=10.0,
-        veto_pct=10.0,
-        quads=4,
-        trim=0,
-        soak_s=0.0,
-        block_ms=1.0,
-        block_calls=1,
-        block_max_ms=400.0,
-        aa_sessions=2,
-        confirm_sessions=3,
-        extra_sessions=0,
-        launch_bound_pct=25.0,
-        representative_max=3,
-        sweep_size=6,
-        sweep_ms=1.0,
-    ),
-}
-
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes part of a branch's name
-
-
-class ParamSpace(Frozen):
-    """One launch parameter or structural switch of a kernel and its legal values."""
-
-    values: tuple[int | bool | str, ...] = Field(min_length=1)
-
-
-class Direction(Frozen):
-    """What `search` may move together in one round, with why it should pay (knowledge behind the ranking)."""
-
-    name: str
-    params: tuple[str, ...] = Field(min_length=1)
-    sections: tuple[str, ...] = ()  # empty: every section of the space, one round each
-    category: str = "tile_launch"
-    bottleneck: tuple[str, ...] = ()
-    expected_gain_pct: float = 5.0
-    risk: Literal["low", "high"] = "low"
-    signal: str = ""
-    bucket: str = "K1"
-
-
-class Space(Frozen):
-    """A kernel's declared search space: a JSON file {section: {param: value}} that the kernel reads at import."""
-
-    file: str
-    sections: tuple[str, ...]
-    params: dict[str, ParamSpace]
-    directions: tuple[Direction, ...]
-    fits: str = "none"  # the static resource model in core/space.py
-    operand_bytes: int = 2
-    accumulators: int = Field(default=1, ge=1)  # fp32 tiles that a program holds at once
-
-    @model_validator(mode="after")
-    def _directions_are_declared(self) -> Space:
-        for d in self.directions:
-            for what, used, known in (("param", d.params, self.params), ("section", d.sections, self.sections)):
-                if unknown := [x for x in used if x not in known]:
-                    raise ValueError(f"direction {d.name}: no {what} {unknown[0]!r}, there is {', '.join(known)}")
-        return self
-
-
-class Backend(Frozen):
-    """One backend of an op: what may be edited, and how to search it."""
-
-    lang: str
-    gpus: tuple[str, ...]
-    kernel_source: tuple[str, ...] = Field(min_length=1)
-    editable: tuple[str, ...] = Field(min_length=1)  # glob patterns relative to the repository root
-    rebuild_command: str | None = None
-    space: Space | None = None
-    unavailable: str | None = None  # the reason, where the project itself knows it
-
-
-class Op(Frozen):
-    """One operator of a project. Commands may use {python}, {tree}, {out}, {shapes}, {device}."""
-
-    schema_class: Literal["gemm", "memory", "attention"]
-    metric: str
-    execution_mode: Literal["training", "forward"] = "training"
-    variants: tuple[str, ...] = Field(default=("default",), min_length=1)
-    dtypes: tuple[str, ...] = Field(default=("bf16",), min_length=1)
-    peak: str = "bf16"  # which roofline row bounds it
-    test_command: str
-    benchmark_command: str
-    quick_template: str = "quick_test_bench.py.j2"  # in templates/ or relative to the project file
-    adapter: str  # python file: make_inputs, forward, step, reference, check (docs/projects.md)
-    frozen: tuple[str, ...] = ()  # harness files hashed before and after each run, beside the adapter
-    import_roots: tuple[str, ...] = (".",)
-    import_name: str  # the module whose path and hash every worker reports
-    gpu_shapes: tuple[tuple[int, ...], ...] = ()
-    cpu_shapes: tuple[tuple[int, ...], ...] = ()
-    backends: dict[Name, Backend] = Field(min_length=1)
-
-
-class Project(Frozen):
-    """A project file: the in-tree library and a foreign repository are described by the same model."""
-
-    name: str
-    ops: dict[Name, Op] = Field(min_length=1)
-    policy: dict[str, Any] = Field(default_factory=dict)  # overrides on the chosen policy
 
 
 class Manifest(Frozen):
@@ -226,7 +94,9 @@ class Manifest(Frozen):
     git_branch: str | None = None
     base_commit: str
     max_rounds: int = Field(ge=1, lt=120)
-    max_duration: float | None = Field(default=None, gt=0, validation_alias=AliasChoices("max_duration", "max_duration_s"))  # seconds
+    max_duration: float | None = Field(
+        default=None, gt=0, validation_alias=AliasChoices("max_duration", "max_duration_s")
+    )  # seconds
     proposer: str
     proposer_args: dict[str, str] = Field(default_factory=dict)
     policy: Policy = Policy()

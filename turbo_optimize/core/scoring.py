@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from turbo_optimize.core.errors import ConfigError, TurboOptError
+from turbo_optimize.core.errors import ConfigError, TurboOptError, UsageError
 from turbo_optimize.core.models import Frozen, Score
 from turbo_optimize.core.schema import Row, Schema
 
@@ -151,10 +151,10 @@ def parse_target(text: str) -> Target:
     """A performance target as typed: `>500 TFLOPS`, `>3000 GB/s`, `>60% peak`."""
     found = _TARGET.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(f"target {text!r} can't be read", _FORMS)
+        raise UsageError(f"target {text!r} can't be read", _FORMS)
     value, unit = float(found[1]), _UNITS.get(found[2].lower(), "%")
     if value <= 0 or (unit == "%" and value >= 100):
-        raise ConfigError(f"target {text!r} is out of range", _FORMS)
+        raise UsageError(f"target {text!r} is out of range", _FORMS)
     return Target(value=value, unit=unit)
 
 

@@ -83,12 +83,16 @@ def bootstrap_se(session: Session, trim: int) -> float:
 
 
 def combine(sessions: Sequence[Session], policy: Policy, sigma_aa: float) -> Estimate:
-    """Over fresh-process sessions: SE = max(bootstrap over quads, σ_AA)/√k, the process being the unit that repeats."""
+    """Over fresh-process sessions, the process being the unit that repeats.
+
+    SE = max(bootstrap over quads, σ_AA/√k, and with `policy.between_sessions` their own deviation/√k).
+    """
     k = len(sessions)
     values = [session_estimate(s, policy.trim) for s in sessions]
     boot = math.sqrt(sum(bootstrap_se(s, policy.trim) ** 2 for s in sessions)) / k
     sd = statistics.stdev(values) if k > 1 else 0.0
-    return Estimate(mean=statistics.fmean(values), sd=sd, se=max(boot, sigma_aa / math.sqrt(k)), n=k)
+    scatter = sd if policy.between_sessions else 0.0
+    return Estimate(mean=statistics.fmean(values), sd=sd, se=max(boot, max(sigma_aa, scatter) / math.sqrt(k)), n=k)
 
 
 def t95(n: int) -> float:

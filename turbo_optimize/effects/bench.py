@@ -72,7 +72,8 @@ class Bench(Protocol):
 
 
 @contextmanager
-def _timed(parts: dict[str, float], name: str) -> Iterator[None]:
+def timed(parts: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds of its body to `parts[name]`."""
     start = time.monotonic()
     try:
         yield
@@ -112,7 +113,7 @@ class DuetBench:
         """Starts them side by side, says hello, and ends them whatever happens."""
         started: list[Worker] = []
         try:
-            with _timed(parts, "start"):
+            with timed(parts, "start"):
                 for name, tree, mode in who:
                     started.append(self._start(key, name, tree, mode))
                 for worker, (_, tree, _mode) in zip(started, who, strict=True):
@@ -120,7 +121,7 @@ class DuetBench:
                     self._identify(worker.receive(self.policy.start_timeout_s, "hello"), tree)
             yield started
         finally:
-            with _timed(parts, "start"):
+            with timed(parts, "start"):
                 for worker in started:
                     worker.hang_up()
                 for worker in started:
@@ -151,11 +152,14 @@ class DuetBench:
         rows: list[CheckRow] = []
         with (
             self._unchanged(tree, self.base),
-            self._workers(key, out.parts, ("worker-check", tree, "worker"), ("checker", self.base, "checker")) as (w, c),
+            self._workers(key, out.parts, ("worker-check", tree, "worker"), ("checker", self.base, "checker")) as (
+                w,
+                c,
+            ),
         ):
             for i, shape in enumerate(shapes):
                 self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
-                with _timed(out.parts, "check"):
+                with timed(out.parts, "check"):
                     rows.append(self._check_one(w, c, tree, shape))
             out.environment = {
                 k: str(v) for k, v in w.ask({"cmd": "hello"}, self.policy.start_timeout_s).get("versions", {}).items()
@@ -206,9 +210,9 @@ class DuetBench:
             pair: dict[Role, Worker] = {"A": a, "B": b}
             for i, shape in enumerate(shapes):
                 self.say(f"{level} session {index}: {shape.label} ({i + 1}/{len(shapes)})")
-                with _timed(out.parts, "compile"):
+                with timed(out.parts, "compile"):
                     rough = self._prepare(pair, shape)
-                with _timed(out.parts, "measure"):
+                with timed(out.parts, "measure"):
                     samples += self._quads(pair, shape, level, index, rough)
         out.samples = tuple(samples)
         out.binary_sha256 = binaries_sha256(candidate.scratch) or self.fingerprint(candidate)
@@ -289,7 +293,7 @@ class DuetBench:
         """
         out = Outcome()
         hints: list[Hint] = []
-        with self._workers(key, out.parts, ("worker-sweep", tree, "worker")) as (w,), _timed(out.parts, "sweep"):
+        with self._workers(key, out.parts, ("worker-sweep", tree, "worker")) as (w,), timed(out.parts, "sweep"):
             for shape in shapes:
                 request = {"cmd": "prepare", "shape": shape.model_dump(), "seed": secrets.randbits(31)}
                 w.ask(request, self.policy.compile_timeout_s)

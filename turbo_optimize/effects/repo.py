@@ -186,7 +186,7 @@ class Repo:
         whole, bare = self._undoing(commit), self._undoing(commit, "-U0")
         if not whole:
             return self.tree_of(onto)
-        tries = [(whole, ())]
+        tries: list[tuple[str, tuple[str, ...]]] = [(whole, ())]
         if not re.search(r"^@@ -\d+,0 ", bare, re.MULTILINE):  # a pure insertion has no line to be known by
             tries.append((bare, ("--unidiff-zero",)))
         for patch, options in tries:

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -76,6 +77,16 @@ def write_atomic(path: Path, data: str | bytes, durable: bool = False) -> None:
             raise
 
 
+def write_changed(path: Path, data: str) -> None:
+    """`write_atomic`, where the file doesn't say so already."""
+    try:
+        same = path.read_bytes() == data.encode()
+    except OSError:
+        same = False
+    if not same:
+        write_atomic(path, data)
+
+
 @dataclass(frozen=True)
 class Line:
     """One journal line as found: its event, or what is wrong with it."""
@@ -95,14 +106,15 @@ def _encode(number: int, previous: str, event: Event) -> tuple[str, str]:
     return f'{{"n":{number},"sum":"{total}","event":{body}}}\n', total
 
 
+_LINE = re.compile(r'\{"n":([0-9]+),"sum":"([0-9a-f]{16})","event":(\{.*\})\}')
+
+
 def _split(line: str) -> tuple[int, str, str]:
     """Number, sum and the event's exact text of a line; raises ValueError on anything else."""
-    record = json.loads(line)
-    if not isinstance(record, dict) or list(record) != ["n", "sum", "event"]:
+    found = _LINE.fullmatch(line)
+    if not found:
         raise ValueError('expected {"n", "sum", "event"}')
-    if type(record["n"]) is not int or type(record["sum"]) is not str:
-        raise ValueError("expected a number n and a text sum")
-    return record["n"], record["sum"], line[line.index('"event":') + len('"event":') : -1]
+    return int(found[1]), found[2], found[3]
 
 
 def scan(path: Path) -> tuple[list[Line], int]:

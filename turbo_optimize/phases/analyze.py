@@ -18,7 +18,7 @@ def run(c: Campaign) -> Iterator[Event]:
     bottleneck, evidence = _classify(c)
     ranked = [d for d in proposer(c).directions(context(c, bottleneck)) if d.bucket in ELIGIBLE]
     if not ranked:
-        yield Terminated(code="T6", why="every direction of the space was tried since the last gain")
+        yield Terminated(code="T6", why="every direction that the proposer offers was tried since the last gain")
         return
     number = len(c.state.rounds) + 1
     yield Analyzed(

@@ -24,7 +24,9 @@ def run(c: Campaign) -> Iterator[Event]:
     if not c.bench_override:  # a record has its own numbers; the commands need the device
         for gate in (full_test(c, tree, KEY, parts), full_benchmark(c, tree, KEY, parts)):
             if not gate.ok:
-                raise TurboOptError(f"the baseline doesn't pass its own command: {gate.detail}", "mend it, then resume")
+                raise TurboOptError(
+                    f"the baseline doesn't pass its own command: {gate.detail}", "mend it, commit, start anew"
+                )
     checked = c.bench.check(KEY, 1, tree, c.manifest.target_shapes)
     _add(parts, checked.parts)
     bad = [r for r in checked.checks if r.check != "PASS"]

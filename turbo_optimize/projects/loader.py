@@ -54,8 +54,9 @@ def first_problem(e: ValidationError, model: type[BaseModel]) -> tuple[str, str]
         return key, f"no such key{nearest(str(error['loc'][-1]), fields_at(model, error['loc'][:-1]))}"
     if error["type"] == "missing":
         return key, "required, and missing"
-    message = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "mapping")
-    return key, message[0].lower() + message[1:]
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return key, message.replace("tuple", "list").replace("dictionary", "mapping")  # YAML's words
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -35,6 +35,19 @@ def _space(ctx: Context) -> tuple[Space, str, str]:
     return space, path, text
 
 
+# Launch parameters that the interpreter ignores: moving them there would credit them with noise.
+COMPILED_ONLY = frozenset({"num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
+
+
+def _offered(ctx: Context, space: Space) -> list[Direction]:
+    """The space's directions as they mean something on this GPU, the most promising first."""
+    offered = sorted(space.directions, key=lambda d: -d.expected_gain_pct)
+    if ctx.manifest.target_gpu != "cpu":
+        return offered
+    felt = [d.model_copy(update={"params": tuple(p for p in d.params if p not in COMPILED_ONLY)}) for d in offered]
+    return [d for d in felt if d.params]
+
+
 def _rank(ctx: Context) -> list[tuple[str, Direction]]:
     """Sections × directions by expected gain; after two rollbacks in a row the last categories go to the end."""
     space, _, text = _space(ctx)
@@ -42,7 +55,7 @@ def _rank(ctx: Context) -> list[tuple[str, Direction]]:
     tried = ctx.tried_since_gain()
     ranked = [
         (section, d)
-        for d in sorted(space.directions, key=lambda d: -d.expected_gain_pct)
+        for d in _offered(ctx, space)
         for section in (d.sections or space.sections)
         if spaces.identity(section, d) not in tried and set(d.params) <= set(config.get(section, {}))
     ]

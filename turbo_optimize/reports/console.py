@@ -71,8 +71,8 @@ def status_table(state: State) -> Table:
         "rounds": f"{f['rounds']} of {f['max_rounds']}: {told}",
         "baseline": f"{num(f['baseline_score'])} {f['unit']}" if f["baseline_score"] else None,
         "incumbent": f"{num(f['incumbent_score'])} {f['unit']}{at}" if f["incumbent_score"] else None,
-        "vs baseline": f["vs_baseline"],
-        "paired gain": f"{pct(f['gain_pct'])} so far" if f["gain_pct"] is not None else None,
+        "vs baseline": f"{f['vs_baseline']} (other processes: a hint)" if f["vs_baseline"] else None,
+        "paired gain": _gain(f),
         "elapsed": duration(f["elapsed_s"]) + limit,
         "last": f["last"],
         "stop asked": f["stop_asked"],
@@ -82,6 +82,13 @@ def status_table(state: State) -> Table:
         if value:
             table.add_row(name, _text(value))
     return table
+
+
+def _gain(f: Mapping[str, Any]) -> str | None:
+    """The end's own measurement where there is one, else the product of the rounds' paired gains."""
+    if f["final_pct"] is not None:
+        return f"{pct(f['final_pct'])}, baseline to head"
+    return f"{pct(f['gain_pct'])} so far" if f["gain_pct"] is not None else None
 
 
 def list_table(states: Mapping[str, State]) -> Table:
@@ -95,7 +102,12 @@ def list_table(states: Mapping[str, State]) -> Table:
         f = tables.status_facts(state)
         score = f"{num(f['incumbent_score'])} {f['unit']}" if f["incumbent_score"] else NONE
         phase = {"DEFINE_TARGET": "DEFINE", "PREPARE_ENVIRONMENT": "PREPARE"}.get(f["phase"], f["phase"])
-        row = (f"{f['rounds']}/{f['max_rounds']}", str(f["accepted"]), score, pct(f["gain_pct"]))
+        row = (
+            f"{f['rounds']}/{f['max_rounds']}",
+            str(f["accepted"]),
+            score,
+            pct(f["gain_pct"] if f["final_pct"] is None else f["final_pct"]),
+        )
         table.add_row(_text(name), phase, *row)
     return table
 
@@ -106,7 +118,7 @@ def trend_table(state: State) -> Table:
     _numbers(table, "#")
     table.add_column("Status", no_wrap=True)
     _numbers(table, "Fwd", "Bwd", "Step", "vs base", "Paired")
-    table.add_column("Description", overflow="fold")
+    table.add_column("What", overflow="fold")
     for r in state.rounds:
         table.add_row(str(r.number), _status(r.status), *_trend_numbers(state, r), _text(rounds.description(r)))
     return table

@@ -108,11 +108,17 @@ def leave_one_out(state: State) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _may_be(claimed_pct: float, final: Compared | None) -> bool:
+    """Whether the measured whole's interval holds the claim."""
+    return final is not None and final.high_pct is not None and claimed_pct <= final.high_pct
+
+
 def audit(state: State) -> dict[str, Any]:
     """The real-training audit: accepted paired gains by bucket against the measured whole.
 
     `s_real_pct` K1 to K4, `w_real_pct` W1, `residual_pct` what is left of the measured gain beyond both;
-    `inflation` True where the claims exceed the measured whole by over INFLATION_PCT, None where it is not measured.
+    `inflation` True where the claims exceed the measured whole by over INFLATION_PCT and lie outside of its interval,
+    None where it is not measured.
     """
     rows = [
         {
@@ -128,7 +134,7 @@ def audit(state: State) -> dict[str, Any]:
     return {
         "rounds": rows, "s_real_pct": paired_gain_pct(of_bucket["K"]), "w_real_pct": paired_gain_pct(of_bucket["W"]),
         "claimed_pct": claimed, "measured_pct": measured, "residual_pct": residual,
-        "inflation": None if residual is None else residual < -INFLATION_PCT,
+        "inflation": None if residual is None else residual < -INFLATION_PCT and not _may_be(claimed, final),
     }  # fmt: skip
 
 
@@ -175,7 +181,7 @@ def _undecided_steps(state: State) -> Iterator[str]:
             numbers = gain(d.gain_pct, d.low_pct, d.high_pct)
             yield (
                 f"Measure round {r.number} ({description(r)}) again, `turbo-opt validate --round {r.number}`:"
-                f" {numbers} decided nothing; the policy `precise` takes any gain that the interval proves."
+                f" {numbers} decided nothing."
             )
 
 
@@ -205,7 +211,7 @@ def _general_steps(state: State) -> Iterator[str]:
     name = m.campaign if m else "ID"
     last = next((r.analysis for r in reversed(state.rounds) if r.analysis), None)
     was = f"; it was last called {one_line(last.bottleneck)} bound" if last and last.bottleneck else ""
-    yield f"Profile the head (`turbo-opt profile {name}`) and rank directions by its bottleneck{was}."
+    yield f"Profile the head of {name} with the vendor's profiler and rank directions by its bottleneck{was}."
     yield f"Raise the budget (`turbo-opt resume {name} --max-rounds {state.max_rounds + 10}`)."
     yield f"Let another proposer look (`turbo-opt start --op {m.target_op if m else 'OP'} --proposer agent`)."
 

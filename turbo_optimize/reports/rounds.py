@@ -14,7 +14,10 @@ from turbo_optimize.reports.text import NONE, TIMES_NOTE, gain, num, one_line, p
 
 def times_note(state: State) -> str:
     """The note that every table of a CPU campaign carries, else empty."""
-    return TIMES_NOTE if state.manifest and state.manifest.target_gpu == "cpu" else ""
+    m = state.manifest
+    if m is None or m.target_gpu != "cpu":
+        return ""
+    return TIMES_NOTE if m.target_lang == "Triton" else "times are CPU times, not a GPU's"
 
 
 def unit(state: State) -> str:

@@ -163,6 +163,10 @@ def _transfer(r: Round) -> Iterator[str]:
     if p is None:
         yield "Not applicable: nothing was changed."
         return
+    stopped = next((g.code for g in r.gates if not g.ok), None)
+    if stopped:
+        yield f"Not judged: the round was stopped by {stopped} (claimed bucket {p.bucket})"
+        return
     yield f"Bucket {p.bucket}: {bucket_meaning(p.bucket)}"
     audit = next((g for g in r.gates if g.code == "G02"), None)
     if audit:

@@ -94,9 +94,17 @@ def cumulative_gain_pct(state: State) -> list[float]:
     return out
 
 
+def _ended(state: State) -> str | None:
+    """How the campaign ended; a stop is no end for good."""
+    if not state.terminated:
+        return None
+    more = "; `turbo-opt resume` goes on" if state.terminated.code == "T4" else ""
+    return f"{state.terminated.code}: {state.terminated.why}{more}"
+
+
 def status_facts(state: State) -> dict[str, Any]:
     """Where a campaign stands. `gain_pct` is the product of accepted paired gains; scores are in `unit`."""
-    m, last = state.manifest, incumbent_score(state)
+    m, last, final = state.manifest, incumbent_score(state), final_comparison(state)
     # Whose score that is; after an undo the head is a tree that was never measured.
     kept = state.accepted[-1] if state.accepted else state.round(1)
     statuses = [r.status for r in state.rounds]
@@ -113,10 +121,11 @@ def status_facts(state: State) -> dict[str, Any]:
         "incumbent_score": last.value if last else None,
         "incumbent_measured": kept is not None and state.incumbent == kept.applied,
         "vs_baseline": vs_baseline(state, last) if state.accepted else None,
-        "gain_pct": paired_gain_pct(state.accepted) if state.baseline else None,
+        "gain_pct": paired_gain_pct(state.accepted) if state.closed else None,
+        "final_pct": final.gain_pct if final else None,
         "incumbent": state.incumbent, "branch": m.git_branch if m else None,
         "elapsed_s": state.elapsed_s, "max_duration_s": state.max_duration_s, "stop_asked": state.stop_asked,
-        "termination": f"{state.terminated.code}: {state.terminated.why}" if state.terminated else None,
+        "termination": _ended(state),
         "last": f"round {state.rounds[-1].number}: {decision_line(state.rounds[-1])}" if state.rounds else None,
         "note": times_note(state),
     }  # fmt: skip

@@ -14,12 +14,12 @@ from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.repo import Repo
 from turbo_optimize.effects.store import MemoryJournal, scan
 from turbo_optimize.verify.case import Case
-from turbo_optimize.verify.files import harness, journal, manifest, read_manifest, rendered
+from turbo_optimize.verify.files import harness, journal, manifest, patches, read_manifest, rendered
 from turbo_optimize.verify.lineage import lineage, refs
 from turbo_optimize.verify.numbers import csvs, final, noise, quads, samples, verdicts
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    manifest, harness, samples, csvs, noise, quads, verdicts, final, lineage, refs, rendered,
+    manifest, harness, samples, csvs, noise, quads, verdicts, final, lineage, refs, patches, rendered,
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from turbo_optimize.campaign import Campaign
 from turbo_optimize.core.errors import TurboOptError
@@ -12,7 +13,7 @@ from turbo_optimize.core.verifying import Finding, between
 from turbo_optimize.effects.store import sha256_bytes
 from turbo_optimize.engine import current_manifest
 from turbo_optimize.reports.manifest import load_manifest
-from turbo_optimize.reports.project import LOGS, REPORTS
+from turbo_optimize.reports.project import write_projections
 from turbo_optimize.verify.case import Case, finding, hash_of, said
 
 
@@ -94,11 +95,44 @@ def rendered(case: Case) -> Iterator[Finding]:
     state = case.c.state
     if state.baseline is None:
         return
-    wanted = [*LOGS, *(f"rounds/round-{r.number}/summary.md" for r in state.rounds if r.applied)]
-    wanted += list(REPORTS) if state.reported else []
-    gone = [name for name in wanted if not (case.c.layout.root / name).is_file()]
+    root = case.c.layout.root
+    told: dict[Path, str] = {}
+    write_projections(state, root, told.__setitem__)
+    settled = {root / f"rounds/round-{r.number}" for r in state.rounds if r.applied}
+    over = state.reported  # while a campaign runs, its logs are a step behind the journal
+    wanted = [p for p in told if (p.parent in settled if p.parent.parent.name == "rounds" else over)]
+    gone = [p.relative_to(root).as_posix() for p in wanted if not p.is_file()]
+    differs = [p.relative_to(root).as_posix() for p in wanted if p.is_file() and p.read_text("utf-8") != told[p]]
     yield finding(
         "rendered files",
         f"{len(wanted)} files",
-        f"gone: {', '.join(gone)}; `turbo-opt report` writes them" if gone else "",
+        "; ".join(
+            f"{what}: {', '.join(names)}; `turbo-opt report` writes them"
+            for what, names in (("gone", gone), ("not what the journal says", differs))
+            if names
+        ),
     )
+
+
+def patches(case: Case) -> Iterator[Finding]:
+    """patch.diff and kernel_snapshot against the attempt's commit."""
+    c = case.c
+    checked = 0
+    for r in c.state.rounds:
+        if not (r.commit and r.parent and r.applied and r.number > 1):
+            continue
+        if not (c.repo.resolve(r.commit) and c.repo.resolve(r.parent)):
+            continue  # `refs` and `lineage` say that they are gone
+        checked += 1
+        folder = c.layout.round(r.number)
+        told = {folder / "patch.diff": c.repo.diff(r.parent, r.commit)}
+        told |= {folder / "kernel_snapshot" / n: c.repo.show(r.commit, n) or "" for n in r.files}
+        bad = [p.relative_to(folder).as_posix() for p, text in told.items() if text and hash_of(p) != _sha(text)]
+        if bad:
+            yield finding("patch", f"round {r.number}", f"not what the commit says: {', '.join(bad)}")
+    if checked:
+        yield finding("patch", f"{checked} checked", "")
+
+
+def _sha(text: str) -> str:
+    return sha256_bytes(text.encode("utf-8", "surrogateescape"))

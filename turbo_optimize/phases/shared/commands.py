@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 from turbo_optimize.campaign import Campaign
 from turbo_optimize.core.errors import TurboOptError, WorkerError
 from turbo_optimize.core.models import GateResult
-from turbo_optimize.effects.bench import Tree
+from turbo_optimize.effects.bench import Tree, timed
 from turbo_optimize.effects.proc import run_command
 
 
@@ -48,7 +47,7 @@ def rebuild(c: Campaign, tree: Tree, key: str, parts: dict[str, float]) -> GateR
     if not c.manifest.rebuild_command:
         return GateResult(code="G03", ok=True, detail="nothing to build")
     log = c.layout.artifacts(key) / "build.log"
-    with c.timed(parts, "compile"):
+    with timed(parts, "compile"):
         done = _run(c, tree, c.manifest.rebuild_command, log, log.with_suffix(".out"), c.policy.compile_timeout_s)
     return done.model_copy(update={"code": "G03"})
 
@@ -56,7 +55,7 @@ def rebuild(c: Campaign, tree: Tree, key: str, parts: dict[str, float]) -> GateR
 def full_test(c: Campaign, tree: Tree, key: str, parts: dict[str, float]) -> GateResult:
     c.say("the project's full test")
     log = c.layout.artifacts(key) / "test.log"
-    with c.timed(parts, "check"):
+    with timed(parts, "check"):
         return _run(c, tree, c.manifest.test_command, log, log.with_suffix(".out"), c.policy.compile_timeout_s)
 
 
@@ -65,9 +64,8 @@ def full_benchmark(c: Campaign, tree: Tree, key: str, parts: dict[str, float]) -
     c.say("the project's full benchmark")
     folder = c.layout.artifacts(key)
     out = folder / "timer_benchmark.csv"
-    start = time.monotonic()
-    done = _run(c, tree, c.manifest.benchmark_command, folder / "benchmark.log", out, c.policy.compile_timeout_s)
-    parts["measure"] = parts.get("measure", 0.0) + time.monotonic() - start
+    with timed(parts, "measure"):
+        done = _run(c, tree, c.manifest.benchmark_command, folder / "benchmark.log", out, c.policy.compile_timeout_s)
     if not done.ok:
         return done
     try:
