@@ -115,7 +115,7 @@ def test_commands_that_need_no_repository(wheel: Path, tmp_path: Path, words: st
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert done.stderr == ""
-    assert str(TOP) not in done.stdout
+    assert str(TOP) not in done.stdout.replace(sys.executable, "python")  # the environment may lie in the checkout
     assert not list(tmp_path.iterdir())
 
 
