@@ -139,3 +139,9 @@ def test_a_campaign_held_by_a_runner_is_not_validated(finished: Path) -> None:
         done = toy.run(finished, "validate", "--round", "2")
     assert done.returncode == 1
     assert "is held by process" in done.stderr
+
+
+def test_status_says_what_a_manual_campaign_waits_for(waiting: Path) -> None:
+    told = toy.run(waiting, "status").stdout
+    assert "validate --round 2" in " ".join(told.split())
+    assert "resume" not in told

@@ -6,6 +6,9 @@ import typer
 
 from turbo_optimize.cli.console import print_json
 from turbo_optimize.cli.reading import reading, show
+from turbo_optimize.core.events import Phase
+from turbo_optimize.core.state import State
+from turbo_optimize.reports.tables import status_facts
 
 
 def command(
@@ -14,7 +17,6 @@ def command(
 ) -> None:
     from turbo_optimize.effects.store import Lock
     from turbo_optimize.reports.console import status_table
-    from turbo_optimize.reports.tables import status_facts
 
     c = reading(campaign_id)
     holder = Lock(c.layout.lock, "").holder()
@@ -22,9 +24,14 @@ def command(
         print_json({**status_facts(c.state), "dir": str(c.layout.root), "runner_pid": holder})
         return
     table = status_table(c.state)
-    table.add_row("runner", f"process {holder}" if holder else _idle(c.state.reported))
+    table.add_row("runner", f"process {holder}" if holder else _idle(c.state))
     show(table)
 
 
-def _idle(ended: bool) -> str:
-    return "none: the campaign has ended" if ended else "none; `turbo-opt resume` goes on"
+def _idle(state: State) -> str:
+    """What a campaign that nobody runs waits for."""
+    facts = status_facts(state)
+    if facts["phase"] == Phase.WAIT.value:
+        return f"none; edit the worktree, then `turbo-opt validate --round {facts['open_round']}`"
+    stopped = state.terminated is not None and state.terminated.code == "T4"
+    return "none: the campaign has ended" if state.reported and not stopped else "none; `turbo-opt resume` goes on"
