@@ -71,6 +71,12 @@ class Bench(Protocol):
     ) -> Outcome: ...
 
 
+def add_parts(parts: dict[str, float], more: Mapping[str, float]) -> None:
+    """Adds seconds by part, in place."""
+    for name, seconds in more.items():
+        parts[name] = parts.get(name, 0.0) + seconds
+
+
 @contextmanager
 def timed(parts: dict[str, float], name: str) -> Iterator[None]:
     """Adds the seconds of its body to `parts[name]`."""
@@ -78,7 +84,7 @@ def timed(parts: dict[str, float], name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        parts[name] = parts.get(name, 0.0) + time.monotonic() - start
+        add_parts(parts, {name: time.monotonic() - start})
 
 
 def binaries_sha256(caches: Path) -> str:

@@ -10,6 +10,7 @@ from turbo_optimize.core.errors import TurboOptError
 from turbo_optimize.core.events import Baselined, Event
 from turbo_optimize.core.models import Sample, Session
 from turbo_optimize.core.schema import schema_sha256
+from turbo_optimize.effects.bench import add_parts
 from turbo_optimize.effects.layout import key_of
 from turbo_optimize.effects.probe import environment
 from turbo_optimize.phases.shared.commands import full_benchmark, full_test
@@ -28,7 +29,7 @@ def run(c: Campaign) -> Iterator[Event]:
                     f"the baseline doesn't pass its own command: {gate.detail}", "mend it, commit, start anew"
                 )
     checked = c.bench.check(KEY, 1, tree, c.manifest.target_shapes)
-    _add(parts, checked.parts)
+    add_parts(parts, checked.parts)
     bad = [r for r in checked.checks if r.check != "PASS"]
     if bad:
         raise TurboOptError(
@@ -40,7 +41,7 @@ def run(c: Campaign) -> Iterator[Event]:
         session, out = c.measure(KEY, "aa", index, tree, tree, c.manifest.target_shapes)
         sessions.append(session)
         samples += out.samples
-        _add(parts, out.parts)
+        add_parts(parts, out.parts)
     found = stats.noise_pct(sessions, c.policy.trim)
     noise = {s.label: found[s.label] for s in c.manifest.target_shapes}
     representative = choose_representative(noise, _mean_step_ms(samples), c.policy.representative_max)
@@ -58,11 +59,6 @@ def run(c: Campaign) -> Iterator[Event]:
         samples_sha256=c.save_samples(KEY, samples), binary_sha256=checked.binary_sha256,
         environment=environment() | checked.environment | {"harness_sha256": c.harness_sha256(tree.path)},
     )  # fmt: skip
-
-
-def _add(parts: dict[str, float], more: Mapping[str, float]) -> None:
-    for k, v in more.items():
-        parts[k] = parts.get(k, 0.0) + v
 
 
 def _only(session: Session, shapes: Sequence[str]) -> Session:

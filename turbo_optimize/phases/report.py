@@ -10,7 +10,7 @@ from turbo_optimize.core.events import Compared, Event, FinalAccepted, Reported,
 from turbo_optimize.core.models import GateResult, Session
 from turbo_optimize.core.scope import outside
 from turbo_optimize.core.state import Round
-from turbo_optimize.effects.bench import Tree
+from turbo_optimize.effects.bench import Tree, add_parts
 from turbo_optimize.effects.store import sha256_bytes, write_atomic
 from turbo_optimize.phases.shared.commands import full_benchmark, full_test
 from turbo_optimize.phases.shared.tips import append_tips
@@ -59,8 +59,7 @@ def _sessions(c: Campaign, key: str, before: Tree, after: Tree, count: int, shap
         session, out = c.measure(key, "full", index, before, after, shapes)
         sessions.append(session)
         samples += out.samples
-        for k, v in out.parts.items():
-            parts[k] = parts.get(k, 0.0) + v
+        add_parts(parts, out.parts)
     c.save_samples(key, samples)
     return sessions, samples, parts
 

@@ -14,7 +14,7 @@ from turbo_optimize.core.rules import decide
 from turbo_optimize.core.scope import outside
 from turbo_optimize.core.state import Round
 from turbo_optimize.core.stats import quad_values
-from turbo_optimize.effects.bench import Tree
+from turbo_optimize.effects.bench import Tree, add_parts
 from turbo_optimize.effects.layout import key_of
 from turbo_optimize.effects.replay import parse_samples
 from turbo_optimize.phases.shared.commands import rebuild
@@ -112,8 +112,7 @@ def _correctness(
         out = c.bench.check(key_of(r.number), r.attempt, tree, shapes)
     except WorkerError as e:
         return (), GateResult(code=GATE_OF.get(e.kind, "G07"), ok=False, detail=e.message)
-    for k, v in out.parts.items():
-        parts[k] = parts.get(k, 0.0) + v
+    add_parts(parts, out.parts)
     return out.checks, None
 
 
@@ -148,8 +147,7 @@ def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
         failed = GateResult(code=code, ok=False, detail=e.message)
         yield Gated(round=r.number, attempt=r.attempt, gates=(*r.gates, failed), checks=checks, repairable=False)
         return
-    for k, v in out.parts.items():
-        parts[k] = parts.get(k, 0.0) + v
+    add_parts(parts, out.parts)
     yield c.spent(r.number, parts)
     if checks != r.checks:
         yield Gated(round=r.number, attempt=r.attempt, gates=r.gates, checks=checks, repairable=False)
