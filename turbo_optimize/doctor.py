@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import shutil
@@ -15,7 +14,8 @@ from typing import Literal
 from turbo_optimize.core.errors import TurboOptError
 from turbo_optimize.core.events import Baselined, Created
 from turbo_optimize.core.hardware import ARCHS
-from turbo_optimize.effects import probe
+from turbo_optimize.effects import isolation, probe, telemetry
+from turbo_optimize.effects.devices import devices, runtime_dir
 from turbo_optimize.effects.repo import FALLBACK_IDENTITY, Repo
 from turbo_optimize.effects.store import read_events
 from turbo_optimize.projects.loader import NAMES, find_project, load_project
@@ -23,8 +23,6 @@ from turbo_optimize.projects.loader import NAMES, find_project, load_project
 State = Literal["ok", "warn", "missing"]
 
 LEAST_DISK_GB = 5.0  # exported trees and compiler caches of one long campaign
-SYS_LANDLOCK_CREATE_RULESET = 444
-LANDLOCK_ASK_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,20 @@ def _clocks(place: Place) -> Iterator[Finding]:
         yield Finding("clocks", "warn", f"{text}; held down ({'; '.join(held)})", mend)
     else:
         yield Finding("clocks", "ok", text)
+
+
+def _gpu_use(place: Place) -> Iterator[Finding]:
+    """Of every GPU that a campaign started here may take: who is on it, and what it says of itself."""
+    found = [(d, telemetry.Telemetry(d)) for d in devices(place.gpus, os.environ)]
+    users = [f"GPU {d.visible}: {who}" for d, t in found if (who := telemetry.users(t, d.lock(runtime_dir())))]
+    if users:
+        yield Finding("GPU use", "warn", "; ".join(users), "end it or wait for it: it would be measured along")
+    elif found:
+        unsure = {t.others().unsure for _, t in found} - {""}
+        yield Finding("GPU use", "ok", "nobody's" + (f", as far as it shows ({'; '.join(unsure)})" if unsure else ""))
+    told = dict.fromkeys(telemetry.health(t) for _, t in found)
+    for text, mend in told:
+        yield Finding("telemetry", "warn" if mend else "ok", text, mend)
 
 
 def _toolkit(place: Place) -> Iterator[Finding]:
@@ -254,24 +266,19 @@ def _cpus(place: Place) -> Iterator[Finding]:
     yield Finding("CPUs", "warn" if count < 2 else "ok", f"{count} usable, {platform.machine()}", mend)
 
 
-def landlock_abi() -> int:
-    """The kernel's Landlock version; 0 where it has none or it is switched off."""
-    found = ctypes.CDLL(None).syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_ASK_VERSION)
-    return max(0, found)
-
-
 def _isolation(place: Place) -> Iterator[Finding]:
-    """Only told: candidates run in their own process group with private caches whatever the kernel offers."""
-    abi = landlock_abi()
-    spaces = probe.ask("unshare", "--user", "--map-root-user", "true") is not None
-    found = f"Landlock {f'ABI {abi}' if abi else 'no'}, user namespaces {'yes' if spaces else 'no'}"
-    if abi or spaces:
-        yield Finding("isolation", "ok", found)
-    else:
-        mend = "optional: a kernel with Landlock (5.13 or later), or user namespaces allowed"
-        yield Finding("isolation", "warn", found, mend)
+    """How far candidates' processes are confined. A driver's nodes must be there before: inside, nothing makes them."""
+    level = isolation.level()
+    spaces = ", ".join(level.namespaces) or "no"
+    how = f"Landlock ABI {level.landlock_abi}, {spaces} namespaces" if not level.bwrap else "by bwrap"
+    found = f"{level.name} ({how})" + (f": {level.missing}" if level.missing else "")
+    yield Finding("isolation", "warn" if level.mend else "ok", found, level.mend)
+    if Path("/dev/nvidiactl").exists() and not Path("/dev/nvidia-uvm").exists():
+        yield Finding(
+            "CUDA nodes", "warn", "no /dev/nvidia-uvm", "nvidia-modprobe -u -c 0 (as root), once after a boot"
+        )
 
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
-    _gpu, _clocks, _toolkit, _python, _torch, _triton, _numpy, _profilers, _git, _repository, _disk, _cpus, _isolation,
+    _gpu, _clocks, _gpu_use, _toolkit, _python, _torch, _triton, _numpy, _profilers, _git, _repository, _disk, _cpus, _isolation,
 )  # fmt: skip

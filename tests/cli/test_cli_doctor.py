@@ -15,6 +15,7 @@ from tests.cli.conftest import TOP, Cli
 from tests.factory import make_events
 from turbo_optimize import doctor
 from turbo_optimize.effects import probe
+from turbo_optimize.effects.devices import Device, hold
 from turbo_optimize.effects.store import Journal
 
 NVIDIA = """#!/bin/sh
@@ -117,6 +118,29 @@ def test_an_nvidia_machine(cli: Cli, tmp_path: Path):
     assert "345 to 1980 MHz now, at most 1980 MHz" in found["clocks"]["found"]
     assert "(GPU 1: power cap, hardware thermal slowdown)" in found["clocks"]["found"]
     assert found["profilers"]["found"] == "ncu 2025.1.1.0"
+
+
+def test_who_uses_the_gpu_and_what_it_tells(cli: Cli, tmp_path: Path):
+    """NVML and nvidia-smi are played; a process that holds the second GPU's lock is real."""
+    tool(tmp_path / "bin", "nvidia-smi", NVIDIA)
+    tool(tmp_path / "bin", "pynvml.py", (TOP / "tests" / "effects" / "fake_nvml.py").read_text())
+    env = {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": f"{tmp_path / 'bin'}:{TOP}:{TOP / 'kernels'}",
+        "TURBO_OPT_LOCKS": str(tmp_path / "locks"),
+    }  # fmt: skip
+    found = findings(cli, env=env)
+    assert found["GPU use"] == {"name": "GPU use", "state": "ok", "found": "nobody's", "mend": ""}
+    assert found["telemetry"] == {"name": "telemetry", "state": "ok", "found": "1980 MHz, 38 °C, 79 W", "mend": ""}
+    assert not (tmp_path / "locks").exists(), "it only looked"
+    with hold(Device("sm_90", "NVIDIA H200", "1"), folder=tmp_path / "locks"):
+        told = {"pids": [1], "temp": "Not Supported", "event_reasons": 4}
+        found = findings(cli, env=env | {"FAKE_NVML": json.dumps(told)})
+    assert found["GPU use"]["state"] == "warn"
+    assert "GPU 0: 1 foreign process (1) on NVIDIA H200" in found["GPU use"]["found"]
+    assert f"GPU 1: a campaign of process {os.getpid()}" in found["GPU use"]["found"]
+    assert found["telemetry"]["found"] == "1980 MHz, 79 W, power cap (temp_c: Not Supported)"
+    only = findings(cli, env=env | {"CUDA_VISIBLE_DEVICES": "1", "FAKE_NVML": json.dumps(told)})
+    assert "GPU 0" not in only["GPU use"]["found"]
 
 
 def test_an_amd_machine(cli: Cli, tmp_path: Path):

@@ -13,46 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.effects.seen import CHILD, SPEAKER, ask, family, gone, running
 from tests.toy import environment as checkout_environment
 from turbo_optimize.core.errors import WorkerError
 from turbo_optimize.effects.proc import Worker, environment, kill_group, run_command
-
-# Answers each request by the code in it; `reply` writes a line.
-SPEAKER = """
-import json, os, sys
-out = os.fdopen(int(sys.argv[sys.argv.index("--reply-fd") + 1]), "w")
-def reply(**what):
-    out.write(json.dumps(what) + "\\n"); out.flush()
-for line in sys.stdin:
-    exec(json.loads(line)["cmd"])
-"""
-CHILD = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(*pids: int, within_s: float = 5.0) -> bool:
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if not any(alive(p) for p in pids):
-            return True
-        time.sleep(0.01)
-    return False
+from turbo_optimize.effects.watch import is_alive
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     with Worker([sys.executable, "-c", SPEAKER], tmp_path, tmp_path / "scratch", tmp_path / "worker-B.log") as w:
         yield w
-
-
-def ask(worker: Worker, code: str, timeout_s: float = 20.0) -> dict:
-    return worker.ask({"cmd": code}, timeout_s)
 
 
 def test_answers_come_back_in_order(worker: Worker) -> None:
@@ -68,14 +39,15 @@ def test_a_named_failure_keeps_its_kind_and_the_process(worker: Worker) -> None:
 
 
 def test_a_hang_ends_the_whole_group(worker: Worker) -> None:
-    child = ask(worker, CHILD + "reply(ok=True, pid=p.pid)")["pid"]
-    assert alive(child)
+    ask(worker, CHILD + "reply(ok=True)")
+    pids = family(worker)
+    assert worker.processes() == 2
     began = time.monotonic()
     with pytest.raises(WorkerError, match=r"worker-B: no answer to .* within 0 s; killed") as e:
         ask(worker, "import time; time.sleep(600)", timeout_s=0.2)
     assert e.value.kind == "timeout"
     assert time.monotonic() - began < 3
-    assert gone(worker.process.pid, child)
+    assert gone(*pids)
 
 
 def test_a_worker_deaf_to_term_is_killed(worker: Worker) -> None:
@@ -106,7 +78,7 @@ def test_a_stopped_worker_ends_too(worker: Worker) -> None:
 def test_a_death_says_how_and_with_which_last_words(worker: Worker, code: str, how: str) -> None:
     with pytest.raises(WorkerError, match=f"worker-B ended {how}") as e:
         ask(worker, code)
-    assert e.value.kind == "run"
+    assert e.value.kind == "crash"
 
 
 @pytest.mark.parametrize("text", ["not JSON", "[1]", '{"no": "ok"}', "\\x00\\xff"])
@@ -125,20 +97,22 @@ def test_an_endless_answer_is_cut_off(worker: Worker) -> None:
 
 def test_children_of_a_clean_exit_are_ended(tmp_path: Path) -> None:
     with Worker([sys.executable, "-c", SPEAKER], tmp_path, tmp_path / "scratch", tmp_path / "w.log") as w:
-        child = ask(w, CHILD + "reply(ok=True, pid=p.pid)")["pid"]
-    assert gone(w.process.pid, child)
+        ask(w, CHILD + "reply(ok=True)")
+        pids = family(w)
+    assert not any(map(is_alive, pids))
 
 
 RUNNER = """
 import sys, time
 from pathlib import Path
 from turbo_optimize.effects.proc import Worker
+from turbo_optimize.effects.watch import descendants
 top = Path(sys.argv[1])
 w = Worker([sys.executable, "-c", sys.argv[2]], top, top / "scratch", top / "w.log")
 w.ask({"cmd": "reply(ok=True)"}, 20)
 if sys.argv[3] == "paused":
     w.pause()
-print(w.process.pid, flush=True)
+print(w.process.pid, *descendants(w.process.pid), flush=True)
 time.sleep(600)
 """
 
@@ -151,27 +125,25 @@ def test_a_worker_dies_with_its_runner(tmp_path: Path, state: str) -> None:
         env=checkout_environment(),
     ) as runner:
         assert runner.stdout
-        pid = int(runner.stdout.readline())
-        assert alive(pid)
+        pids = [int(x) for x in runner.stdout.readline().split()]
+        assert len(pids) > 1 and all(map(is_alive, pids))
         runner.kill()
         runner.wait()
-        assert gone(pid)
+        assert gone(*pids)
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    command = f"sh -c 'sleep 600 & echo $$ $! > {pids}; wait'"
+    command = "sh -c 'sleep 600.25 & setsid sleep 600.25 & sleep 600.25'"
     done = run_command(command, tmp_path, tmp_path / "scratch", tmp_path / "log", 0.3)
     assert done.timed_out
-    assert gone(*(int(x) for x in pids.read_text().split()))
+    assert not running("600.25")
 
 
 def test_a_commands_exit_code_output_and_leftovers(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    command = f"sh -c 'sleep 600 & echo $! > {pids}; echo out; echo err >&2; exit 7'"
+    command = "sh -c 'sleep 600.5 & echo out; echo err >&2; exit 7'"
     done = run_command(command, tmp_path, tmp_path / "s", tmp_path / "log", 20)
     assert (done.code, done.output, done.timed_out) == (7, "out\nerr\n", False)
-    assert gone(int(pids.read_text()))
+    assert not running("600.5")
 
 
 @pytest.mark.parametrize("command", ["/nowhere/at-all --x", "an 'open quote"])
@@ -191,3 +163,24 @@ def test_the_environment_is_allow_listed_and_private(tmp_path: Path, monkeypatch
         assert Path(found[name]).is_relative_to(tmp_path)
         assert Path(found[name]).is_dir()
     assert json.dumps(found)
+
+
+# -- one CPU ---------------------------------------------------------------------------------------------------------
+def test_all_threads_are_pinned_and_one_that_moves_is_seen(worker: Worker) -> None:
+    everywhere = os.sched_getaffinity(0)
+    one = {max(everywhere)}
+    ask(
+        worker,
+        CHILD + "import threading; e = threading.Event(); threading.Thread(target=e.wait).start(); reply(ok=True)",
+    )
+    worker.pin(one)
+    assert worker.pinned(one)
+    ask(worker, "threading.Thread(target=e.wait).start(); reply(ok=True)")  # one that begins later
+    assert worker.pinned(one)
+    told = ask(worker, "reply(ok=True, cpus=sorted(os.sched_getaffinity(0)))")
+    assert set(told["cpus"]) == one
+    ask(worker, f"os.sched_setaffinity(p.pid, {everywhere}); reply(ok=True)")  # its child alone
+    assert worker.pinned(one) == (everywhere == one)  # on a machine of one CPU it can't go anywhere
+    worker.pin(everywhere)
+    assert worker.pinned(everywhere)
+    ask(worker, "p.kill(); p.wait(); e.set(); reply(ok=True)")

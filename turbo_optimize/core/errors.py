@@ -48,7 +48,11 @@ class LockedError(TurboOptError):
 
 
 class WorkerError(TurboOptError):
-    """A worker or checker process failed; `kind` is build, run, timeout, protocol or identity."""
+    """A worker or checker process failed, or what it answered.
+
+    `kind`: build (it can't be started or built), run (a failure that it answered), timeout (killed without an answer), crash (it
+    ended without one), memory, processes, disk (killed over a limit), protocol, identity.
+    """
 
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

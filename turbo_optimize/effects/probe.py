@@ -11,15 +11,23 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbo_optimize.effects import isolation
+
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device as its driver names it; `arch` is gfx942, sm_90, …"""
+    """One device as its driver names it; `arch` is gfx942, sm_90, …
+
+    `uuid` is the same whatever number the device goes by; `bus` is its PCI address (AMD: without the domain). Empty where
+    the driver's tool doesn't tell.
+    """
 
     index: int
     name: str
     arch: str
     driver: str
+    uuid: str = ""
+    bus: str = ""
 
 
 def ask(*command: str, timeout_s: float = 10.0) -> str | None:
@@ -34,9 +42,13 @@ def ask(*command: str, timeout_s: float = 10.0) -> str | None:
 
 
 def _nvidia() -> list[Gpu]:
-    out = ask("nvidia-smi", "--query-gpu=index,name,compute_cap,driver_version", "--format=csv,noheader") or ""
-    rows = [[x.strip() for x in line.split(",")] for line in out.splitlines() if line.count(",") == 3]
-    return [Gpu(int(i), name, f"sm_{cap.replace('.', '')}", driver) for i, name, cap, driver in rows]
+    told = "index,name,compute_cap,driver_version,uuid,pci.bus_id"
+    out = ask("nvidia-smi", f"--query-gpu={told}", "--format=csv,noheader") or ""
+    rows = [[x.strip() for x in line.split(",")] for line in out.splitlines() if line.count(",") >= 3]
+    return [
+        Gpu(int(i), name, f"sm_{cap.replace('.', '')}", driver, *("" if x.startswith("[") else x for x in more))
+        for i, name, cap, driver, *more in rows
+    ]
 
 
 def _amd_driver() -> str:
@@ -45,16 +57,29 @@ def _amd_driver() -> str:
 
 
 def _amd() -> list[Gpu]:
+    """The agents of rocminfo that are GPUs: each begins with its name, and its instruction set ends it with another."""
     out = ask("rocminfo") or ""
-    found, arch = [], None
+    agents: list[dict[str, str]] = [{}]
     for line in out.splitlines():
         key, _, value = (x.strip() for x in line.partition(":"))
-        if key == "Name" and value.startswith("gfx"):
-            arch = value
-        elif key == "Marketing Name" and arch and value:
-            found.append(Gpu(len(found), value, arch, _amd_driver()))
-            arch = None
-    return found
+        if key == "Name":
+            agents.append({})
+        agents[-1][key] = value
+    found = [a for a in agents if a.get("Name", "").startswith("gfx")]
+    return [
+        Gpu(i, a.get("Marketing Name") or a["Name"], a["Name"], _amd_driver(), _amd_uuid(a), _amd_bus(a))
+        for i, a in enumerate(found)
+    ]
+
+
+def _amd_uuid(agent: dict[str, str]) -> str:
+    told = agent.get("Uuid", "")
+    return "" if told == "GPU-XX" else told  # XX: a device without one
+
+
+def _amd_bus(agent: dict[str, str]) -> str:
+    told = agent.get("BDFID", "")
+    return f"{int(told) >> 8:02x}:{int(told) >> 3 & 31:02x}.{int(told) & 7}" if told.isdigit() else ""
 
 
 def gpus() -> list[Gpu]:
@@ -136,4 +161,5 @@ def environment() -> dict[str, str]:
         "triton": version("triton"),
         "platform": sys.platform,
         "cpu": platform.machine(),
+        "isolation": isolation.level().name,
     }

@@ -6,19 +6,20 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import selectors
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from turbo_optimize.core.errors import WorkerError
+from turbo_optimize.effects import isolation, watch
 from turbo_optimize.effects.store import disk_errors
+from turbo_optimize.effects.watch import Limits, Watch
 
 # What a candidate's process may see of the user's environment: no tokens, no PYTHONPATH, no caches.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "CC", "CXX", "VIRTUAL_ENV")
@@ -36,6 +37,7 @@ ALLOWED_PREFIXES = (
 )
 PR_SET_PDEATHSIG = 1
 GRACE_S = 5.0  # between TERM and KILL
+LAST_WORDS = 300  # characters of a dead worker's last line
 REPLY_MAX = 1 << 24  # bytes of one answer: more is a runaway, not a protocol
 
 
@@ -62,22 +64,26 @@ def die_with_parent(sig: signal.Signals) -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, sig)
 
 
-def _preexec() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    die_with_parent(signal.SIGKILL)
-
-
 def kill_group(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
-    """TERM, a grace, KILL: to the whole group, leftovers of a clean exit too."""
-    for sig, wait_s in ((signal.SIGCONT, 0.0), (signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
-        try:
-            os.killpg(process.pid, sig)
-        except (ProcessLookupError, PermissionError):
-            break
-        if wait_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(wait_s)
+    """TERM to the group and a grace; then the group is stopped, its descendants killed until none is left, and it too."""
+    _signal_group(process, signal.SIGCONT)
+    _signal_group(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+    _signal_group(process, signal.SIGSTOP)
+    end = time.monotonic() + GRACE_S
+    while time.monotonic() < end and (rest := [p for p in watch.descendants(process.pid) if watch.is_alive(p)]):
+        for pid in rest:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    _signal_group(process, signal.SIGKILL)
     process.wait()
+
+
+def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True)
@@ -88,60 +94,129 @@ class Finished:
     timed_out: bool = False
 
 
+def _excess(name: str, excess: watch.Excess) -> WorkerError:
+    return WorkerError(excess.kind, f"{name} took {excess.found}; killed", "raise the limit if it needs so much")
+
+
 def run_command(
-    command: str, cwd: Path, scratch: Path, log: Path, timeout_s: float, extra_env: Mapping[str, str] | None = None
+    command: str,
+    cwd: Path,
+    scratch: Path,
+    log: Path,
+    timeout_s: float,
+    extra_env: Mapping[str, str] | None = None,
+    writable: Sequence[Path] = (),
+    limits: Limits = Limits(),
+    confined: bool = True,
 ) -> Finished:
-    """A project's command (test, benchmark, rebuild) in its own group; its output goes to `log`."""
+    """A project's command (test, benchmark, rebuild), confined; its output goes to `log`.
+
+    It may write below `scratch` and `writable` (existing folders or files), so not in `cwd` unless that is named.
+    WorkerError build (can't be started), memory, processes or disk (a limit passed).
+    """
+    env = environment(scratch, extra_env)
     with disk_errors(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         out = open(log, "wb")  # noqa: SIM115  # closed by the with below; opened here for the error's path
-    start = time.monotonic()
+    began = time.monotonic()
+    at = isolation.level() if confined else isolation.OPEN
     with out:
         try:
-            process = subprocess.Popen(
-                shlex.split(command), cwd=cwd, env=environment(scratch, extra_env), stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_preexec,
-            )  # fmt: skip
-        except (OSError, ValueError) as e:
-            raise WorkerError(
-                "build", f"`{command}` can't be started: {e}", "check the command in the project file"
-            ) from e
+            words = shlex.split(command)
+            process = isolation.start(words, cwd, env, (scratch, *writable), limits.file_bytes, at, stdout=out)
+        except (WorkerError, ValueError) as e:
+            hint = "check the command in the project file"
+            raise WorkerError("build", f"`{command}` can't be started: {e}", hint) from e
+        guard = Watch(process.pid, at.wrappers, limits, (scratch, log))
         try:
-            code, late = process.wait(timeout_s), False
-        except subprocess.TimeoutExpired:
-            code, late = -1, True
+            late = not _wait(process, began + timeout_s, guard, f"`{command}`")
         finally:
             kill_group(process, grace_s=1.0)
     tail = log.read_bytes()[-65536:].decode(errors="replace")
-    return Finished(code, tail, time.monotonic() - start, late)
+    return Finished(-1 if late else process.returncode, tail, time.monotonic() - began, late)
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, guard: Watch, name: str) -> bool:
+    """Whether it ended in time. WorkerError when it passes a limit."""
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(left, watch.LOOK_S))
+            return True
+        if excess := guard.look():
+            kill_group(process, grace_s=0.0)
+            raise _excess(name, excess)
+    return False
 
 
 class Worker:
-    """A worker or checker process that speaks the protocol of docs/projects.md, one JSON line each way."""
+    """A worker or checker process that speaks the protocol of docs/projects.md, one JSON line each way.
+
+    It may write below `scratch` and `writable` (existing folders or files). Its WorkerErrors: build (it can't be
+    started), timeout, crash (it ended without an answer), protocol, memory, processes, disk (a limit passed), and
+    what the worker itself names.
+    """
 
     def __init__(
-        self, command: Sequence[str], cwd: Path, scratch: Path, log: Path, extra_env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        scratch: Path,
+        log: Path,
+        extra_env: Mapping[str, str] | None = None,
+        writable: Sequence[Path] = (),
+        limits: Limits = Limits(),
+        confined: bool = True,
     ) -> None:
         self.name, self.log = log.stem, log
+        env = environment(scratch, extra_env)
+        at = isolation.level() if confined else isolation.OPEN
         reply_read, reply_write = os.pipe()
         with disk_errors(log):
             log.parent.mkdir(parents=True, exist_ok=True)
             out = open(log, "ab")  # noqa: SIM115  # handed to the child, closed below
         try:
             with out:
-                self.process = subprocess.Popen(
-                    [*command, "--reply-fd", str(reply_write)], cwd=cwd, env=environment(scratch, extra_env),
-                    stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, pass_fds=(reply_write,),
-                    start_new_session=True, preexec_fn=_preexec,
+                self.process = isolation.start(
+                    [*command, "--reply-fd", str(reply_write)], cwd, env, (scratch, *writable), limits.file_bytes, at,
+                    stdin=subprocess.PIPE, stdout=out, pass_fds=(reply_write,),
                 )  # fmt: skip
-        except OSError as e:
+        except WorkerError as e:
             os.close(reply_read)
-            raise WorkerError("build", f"{self.name} can't be started: {e}") from e
+            raise WorkerError("build", f"{self.name} can't be started: {e.message}", e.hint) from e
         finally:
             os.close(reply_write)
+        self._guard = Watch(self.process.pid, at.wrappers, limits, (scratch, log))
         self._reply = reply_read
         self._buffer = b""
         self._stopped = False
+
+    def processes(self) -> int:
+        """How many the worker is, with all its descendants, seen from outside; the launcher doesn't count."""
+        return len(self._guard.pids())
+
+    def threads(self) -> int:
+        """Of all its processes, seen from outside."""
+        return watch.threads(self._guard.pids())
+
+    def pin(self, cpus: Collection[int]) -> None:
+        """Every thread of every process of the worker onto these CPUs; threads begun later inherit it."""
+        for task in watch.tasks(self._guard.pids()):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(task, cpus)
+
+    def pinned(self, cpus: Collection[int]) -> bool:
+        """Whether each of its threads may run on exactly these CPUs, seen from outside."""
+        for task in watch.tasks(self._guard.pids()):
+            with contextlib.suppress(ProcessLookupError):
+                if os.sched_getaffinity(task) != set(cpus):
+                    return False
+        return True
+
+    def look(self) -> None:
+        """WorkerError memory, processes or disk, and the end of it all, when a limit is passed. At most every LOOK_S."""
+        if excess := self._guard.look():
+            kill_group(self.process, grace_s=0.0)
+            raise _excess(self.name, excess)
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to one request. WorkerError of the kind that the worker names, or timeout, or protocol."""
@@ -176,9 +251,12 @@ class Worker:
             selector.register(self._reply, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
+                if left <= 0:
                     kill_group(self.process)
                     raise WorkerError("timeout", f"{self.name}: no answer to {what} within {timeout_s:.0f} s; killed")
+                if not selector.select(min(left, watch.LOOK_S)):
+                    self.look()
+                    continue
                 chunk = os.read(self._reply, 1 << 16)
                 if not chunk:
                     raise self._died(what)
@@ -186,31 +264,37 @@ class Worker:
                 if len(self._buffer) > REPLY_MAX:
                     kill_group(self.process)
                     raise WorkerError("protocol", f"{self.name}: an endless answer to {what}; killed")
+                if b"\n" not in chunk:
+                    self.look()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _died(self, what: str) -> WorkerError:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its own end, not the one we give it
+            self.process.wait(0.5)
         kill_group(self.process, grace_s=0.5)
         code = self.process.returncode
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit {code}"
         last = [x for x in self.log.read_text(errors="replace").splitlines() if x.strip()][-1:]
-        return WorkerError("run", f"{self.name} ended {how} during {what}: {last[0].strip() if last else 'no output'}")
+        return WorkerError(
+            "crash", f"{self.name} ended {how} during {what}: {last[0].strip()[:LAST_WORDS] if last else 'no output'}"
+        )
 
     def pause(self) -> None:
-        """The idle worker is stopped while the other measures."""
+        """The idle worker is stopped while the other measures, with all its descendants, wherever they went."""
         if not self._stopped:
-            os.killpg(self.process.pid, signal.SIGSTOP)
+            self.look()
+            self._guard.stop_all()
             self._stopped = True
 
     def go_on(self) -> None:
         if self._stopped:
-            os.killpg(self.process.pid, signal.SIGCONT)
+            self._guard.signal_all(signal.SIGCONT)
             self._stopped = False
 
     def hang_up(self) -> None:
         """Closes its input: a well-behaved worker ends by itself."""
-        with contextlib.suppress(ProcessLookupError):
-            self.go_on()
+        self.go_on()
         with contextlib.suppress(OSError):
             assert self.process.stdin
             self.process.stdin.close()
