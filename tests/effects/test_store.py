@@ -221,7 +221,7 @@ except Exception as e:
     assert path.read_bytes().endswith(b"\n")
 
 
-@pytest.mark.parametrize("leave", [0, 200_000, 330_000])
+@pytest.mark.parametrize("leave", [0, 100_000, 200_000, 260_000, 300_000, 330_000])
 def test_a_campaign_on_a_full_disk_stops_in_one_line_and_goes_on_later(tmp_path: Path, leave: int) -> None:
     with mounted(tmp_path / "small", "size=8m") as small:
         repo = make(small)

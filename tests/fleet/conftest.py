@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from turbo_optimize.effects.devices import Device
 from turbo_optimize.effects.repo import Repo
 from turbo_optimize.fleet import nightly
 from turbo_optimize.fleet.config import Night, Target
-from turbo_optimize.fleet.executors import Device, local
+from turbo_optimize.fleet.executors import local
 
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_start.py")))
 Run = Callable[..., tuple[nightly.Record, Path]]

@@ -24,10 +24,11 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="The night's record (night.json) on stdout."),
 ) -> None:
     from turbo_optimize.core.errors import UsageError
+    from turbo_optimize.effects.devices import devices
     from turbo_optimize.effects.probe import gpus
     from turbo_optimize.fleet import nightly
     from turbo_optimize.fleet.config import load_night
-    from turbo_optimize.fleet.executors import EXECUTORS, devices
+    from turbo_optimize.fleet.executors import EXECUTORS
     from turbo_optimize.projects.loader import nearest
 
     if executor not in EXECUTORS:

@@ -50,6 +50,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EROFS: "the file system is read-only; work in a checkout on a writable one",
             errno.ENOTDIR: "a file stands where a folder is needed; move it",
             errno.EEXIST: "a file stands where a folder is needed; move it",
+            errno.ELOOP: "a link stands where a file is needed; remove it",
             errno.EISDIR: "a folder stands where a file is needed; move it",
             errno.EFBIG: "raise the file size limit (ulimit -f)",
         }
@@ -165,38 +166,50 @@ def read_events(path: Path) -> list[Event]:
 
 
 class Lock:
-    """An exclusive lock of one process; freed by the system when the process dies, however it dies."""
+    """An exclusive lock of one process; freed by the system when the process dies. `fd`: its open file, while it is held.
 
-    def __init__(self, path: Path, what: str) -> None:
-        self.path, self.what = path, what
-        self._fd: int | None = None
+    `mode` 0o666 is for a file that other users lock too.
+    """
 
-    def acquire(self) -> Lock:
+    def __init__(
+        self, path: Path, what: str, mend: str = "wait for it, or end it with `turbo-opt stop`", mode: int = 0o644
+    ) -> None:
+        self.path, self.what, self.mend, self._mode = path, what, mend, mode
+        self.fd: int | None = None
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self.path, flags)
+            fd = os.open(self.path, flags | os.O_CREAT, self._mode)
+            os.fchmod(fd, self._mode)  # whatever the umask takes away
+        return fd
+
+    def acquire(self, inherited: int | None = None) -> Lock:
+        """`inherited`: this lock's file as a parent that holds it passed it on; both hold it then, to the last one's end."""
+        fd = self._open() if inherited is None else inherited
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
-            raise LockedError(
-                f"{self.what} is held by process {holder}", "wait for it, or end it with `turbo-opt stop`"
-            ) from None
-        self._fd = fd
+            raise LockedError(f"{self.what} is held by process {holder}", self.mend) from None
+        self.fd = fd
         try:
             with disk_errors(self.path):
                 os.ftruncate(fd, 0)
-                os.write(fd, f"{os.getpid()}\n".encode())
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BaseException:
             self.release()
             raise
         return self
 
     def release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
     def holder(self) -> str | None:
         """The process that holds it now, looked at without taking it; None where nobody does."""
@@ -214,14 +227,10 @@ class Lock:
 
     def held_by_other(self) -> bool:
         """Whether some living process holds it now."""
-        try:
-            self.acquire().release()
-        except LockedError:
-            return True
-        return False
+        return self.holder() is not None
 
     def __enter__(self) -> Lock:
-        return self if self._fd is not None else self.acquire()
+        return self if self.fd is not None else self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -1,19 +1,17 @@
 """Where a night's campaigns run. An executor is a function in EXECUTORS; a campaign is a process of `turbo-opt start`.
 
-`local` runs one campaign a GPU of this machine, or one after the other where there is none. A GPU is held by a lock in
-the user's runtime folder, so that two nights never share one.
+`local` runs one campaign a GPU of this machine, or one after the other where there is none. A night holds a GPU's lock
+(effects/devices.py) and passes it on to the campaign, so that nothing else measures there.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,34 +21,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from turbo_optimize.core.errors import LockedError
 from turbo_optimize.core.hardware import resolve_gpu
 from turbo_optimize.core.models import Frozen
-from turbo_optimize.effects.probe import Gpu
+from turbo_optimize.effects.devices import CPU, Device, hold, passed_on, runtime_dir
 from turbo_optimize.effects.proc import kill_group
 from turbo_optimize.effects.store import Lock, disk_errors
 from turbo_optimize.fleet.config import Target
 
 START = (sys.executable, "-m", "turbo_optimize.cli.app", "start")
 POLL_S = 0.1
-VISIBLE = {"gfx": "HIP_VISIBLE_DEVICES", "sm_": "CUDA_VISIBLE_DEVICES"}  # by the architecture's first letters
-
-
-@dataclass(frozen=True)
-class Device:
-    """One GPU that a campaign may hold, or the CPU. `visible` is its name for the driver: an index or a UUID."""
-
-    arch: str = "cpu"
-    name: str = "cpu"
-    visible: str = ""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {VISIBLE[self.arch[:3]]: self.visible} if self.visible else {}
-
-    def lock(self, folder: Path) -> Lock:
-        safe = re.sub(r"[^A-Za-z0-9]+", "-", self.visible)
-        return Lock(folder / f"gpu-{safe}.lock", f"GPU {self.visible} ({self.name})")
-
-
-CPU = Device()
 
 
 class Outcome(Frozen):
@@ -88,12 +65,6 @@ class Answer(BaseModel):
     final_ok: bool | None
 
 
-def runtime_dir() -> Path:
-    """The user's own folder for what lasts as long as the machine is up."""
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(own, "turbo-opt") if own else Path(tempfile.gettempdir(), f"turbo-opt-{os.getuid()}")
-
-
 Told = Callable[[str, str, str], None]  # target, state (waiting, running, ok, failed), a word more
 
 
@@ -112,18 +83,6 @@ class Setting:
     start_command: Sequence[str] = START
     locks: Path = field(default_factory=runtime_dir)
     told: Told = quiet
-
-
-def devices(found: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Device, ...]:
-    """The GPUs that this process may use: those that the driver names and the visible-devices variable lets through."""
-    if not found:
-        return ()
-    by_index = {str(g.index): g for g in found}
-    allowed = next((environ[v] for v in (VISIBLE[found[0].arch[:3]], "CUDA_VISIBLE_DEVICES") if v in environ), None)
-    names = by_index if allowed is None else dict.fromkeys(x.strip() for x in allowed.split(",") if x.strip())
-    # A UUID names no index: its kind is then that of the first GPU (mixed machines are named by index).
-    known = [(name, by_index.get(name) if name.isdigit() else found[0]) for name in names]
-    return tuple(Device(g.arch, g.name, name) for name, g in known if g)
 
 
 # -- local -------------------------------------------------------------------------------------------------------------
@@ -179,7 +138,7 @@ def _start(target: Target, setting: Setting, running: Sequence[_Running]) -> _Ru
         if device in busy:
             continue
         try:
-            lock = device.lock(setting.locks).acquire()
+            lock = hold(device, folder=setting.locks)
         except LockedError:
             continue  # another night's; asked again at the next look
         return _spawn(target, device, lock, setting)
@@ -189,11 +148,12 @@ def _start(target: Target, setting: Setting, running: Sequence[_Running]) -> _Ru
 def _spawn(target: Target, device: Device, lock: Lock | None, setting: Setting) -> _Running:
     command = [*setting.start_command, *target.arguments(), "--yes", "--json"]
     out, log = (setting.logs / f"{target.label}.{end}" for end in ("out", "log"))
+    more_env, files = passed_on(lock) if lock else ({}, ())
     try:
         with disk_errors(setting.logs), open(out, "wb") as stdout, open(log, "wb") as stderr:
             process = subprocess.Popen(
-                command, cwd=setting.top, env=dict(os.environ) | device.environment, stdin=subprocess.DEVNULL,
-                stdout=stdout, stderr=stderr, start_new_session=True,
+                command, cwd=setting.top, env=dict(os.environ) | device.environment | more_env, pass_fds=files,
+                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,
             )  # fmt: skip
     except BaseException:
         if lock:

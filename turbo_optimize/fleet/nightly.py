@@ -30,10 +30,11 @@ from pydantic import ValidationError
 from turbo_optimize.core.errors import GateFailed, TurboOptError
 from turbo_optimize.core.models import Frozen
 from turbo_optimize.core.scoring import gain_pct
+from turbo_optimize.effects.devices import Device, runtime_dir
 from turbo_optimize.effects.repo import Repo
 from turbo_optimize.effects.store import disk_errors, write_atomic
 from turbo_optimize.fleet.config import Night, Target
-from turbo_optimize.fleet.executors import START, Device, Executor, Outcome, Setting, Told, quiet, runtime_dir
+from turbo_optimize.fleet.executors import START, Executor, Outcome, Setting, Told, quiet
 
 # A target's own words in its key; the GPU, its product name and the unit are those of the outcome.
 KEY = ("op", "backend", "variant", "dtype", "shapes", "metric")
