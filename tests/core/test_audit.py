@@ -56,6 +56,8 @@ class Linear(torch.nn.Module):
     def forward(self, x, out=None):
         sizes = {}
         sizes["n"] = x.shape[0]
+        total = torch.zeros(4)
+        total.add_(1).copy_(x)
         rows = []
         rows.append(sizes)
         out[0] = x
@@ -89,6 +91,14 @@ BAD: dict[str, list[str]] = {
         "def f(a): return getattr(a, '_version')",
         "import weakref",
         "from weakref import ref as r\ndef f(a): return r(a)",
+        "def f(a): return getattr(a, '_ver' + 'sion')",
+        "def f(a): return getattr(a, f'data{\"_ptr\"}')",
+        "import operator\nwhich = operator.attrgetter('_version')",
+        "from operator import methodcaller as m\nwhich = m('data_ptr')",
+        "def f(a): return object.__getattribute__(a, '_version')",
+        "def f(a): return hash(a)",
+        "def f(xs): return tuple(map(hash, xs))",
+        "def f(a): return a.__hash__()",
     ],
     "A02": [
         "import functools\n@functools.lru_cache(maxsize=8)\ndef f(a): return a",
@@ -110,6 +120,17 @@ BAD: dict[str, list[str]] = {
         "def f(a): setattr(a, 'quantized', 1)",
         "_C = {}\ndef f(a):\n    x, _C[0] = a, a",
         "_C = {}\ndef f(a):\n    _C['n'] += 1",
+        "_L = []\nput = _L.append\ndef f(a): put(a)",
+        "def g():\n    while True:\n        x = yield\n_g = g()\ndef f(a): _g.send(a)",
+        "import operator\n_C = {}\ndef f(a): operator.setitem(_C, 'x', a)",
+        "import torch\n_buffer = torch.empty(4)\ndef f(a): _buffer.copy_(a)",
+        "import torch\n_buffer = torch.empty(4)\ndef f(a): _buffer[:] = a",
+        "def f(w): w.register_hook(lambda g: g)",
+        "def make():\n    last = None\n    def f(a):\n        nonlocal last\n        last = a\n    return f",
+        "import types\nS = types.SimpleNamespace(q=None)\ndef f(a): S.q = a",
+        "def f(a): a.__dict__['q'] = 1",
+        "def f(a): vars(a)['q'] = 1",
+        "_last = [None]\ndef f(a):\n    if a is _last[0]: return a\n    _last[0] = a",
     ],
     "A03": [
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True",
@@ -133,6 +154,7 @@ BAD: dict[str, list[str]] = {
         "from threading import Thread",
         "import socket, json",
         "import inspect",
+        "import contextvars",
         "__import__('gc')",
         "def f(s): exec(s)",
         "import sys\ndef f(): return sys._getframe(1)",

@@ -13,7 +13,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from turbo_optimize.core import audit_tables as tables
-from turbo_optimize.core.audit_names import FUNCTIONS, Names, declared_outside, names_of, root_of, targets_of
+from turbo_optimize.core.audit_names import (
+    FUNCTIONS,
+    Function,
+    Names,
+    declared_outside,
+    names_of,
+    root_of,
+    targets_of,
+    text_of,
+)
 from turbo_optimize.core.audit_tables import FINDINGS
 from turbo_optimize.core.errors import WorkerError
 from turbo_optimize.core.models import Frozen
@@ -73,10 +82,12 @@ def _identity(node: ast.AST, names: Names) -> Look:
     """A01: `id(x)`, `x.data_ptr()`, `x._version`, weak references: what says *which* tensor, not what is in it."""
     if isinstance(node, ast.Call):
         name = names.dotted(node.func)
-        literals = {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
-        by_name = name == "getattr" and literals & tables.IDENTITY_ATTRIBUTES
-        handed_on = any(names.dotted(a) == "id" for a in node.args)  # map(id, tensors)
-        if name == "id" or by_name or handed_on:
+        by_name = (name in tables.GETTERS or (name or "").endswith("__getattribute__")) and {
+            text_of(a) for a in node.args
+        } & tables.IDENTITY_ATTRIBUTES
+        hashed = isinstance(node.func, ast.Attribute) and node.func.attr == "__hash__"
+        handed_on = any(names.dotted(a) in ("id", "hash") for a in node.args)  # map(id, tensors)
+        if name in ("id", "hash") or by_name or hashed or handed_on:
             yield "A01", node, ast.unparse(node), tables.IDENTITY_WHY
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         use = names.parents.get(node)
@@ -132,12 +143,33 @@ def _memo_store(node: ast.AST, names: Names) -> Look:
         if name in ("setattr", "object.__setattr__") and node.args and not names.is_imported(root_of(node.args[0])):
             if not names.is_own_object(root_of(node.args[0]), function):
                 yield "A02", node, ast.unparse(node), tables.ATTRIBUTE_WHY
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in tables.MUTATORS:
+        elif name in tables.SETTERS and node.args and _kept(node.args[0], node, function, names):
+            yield "A02", node, ast.unparse(node), tables.MEMO_WHY
+        elif isinstance(node.func, ast.Name) and "." in name and name.rpartition(".")[2] in tables.MUTATORS:
+            if not names.is_imported(node.func):  # put = _KEPT.append; put(x)
+                yield "A02", node, f"{name}()", tables.MEMO_WHY
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in tables.HOOKS:
+            yield "A02", node, f"{ast.unparse(node.func)}()", tables.ATTRIBUTE_WHY
+        elif isinstance(node.func, ast.Attribute) and _writes(node.func.attr):
             holder = node.func.value
+            if node.func.attr.endswith("_") and not isinstance(root_of(holder), ast.Name):
+                return  # torch.empty(n).fill_(0): what the call has just made
             if node.func.attr == "add" and not isinstance(names.parents.get(node), ast.Expr):
                 return  # x.add(y), a sum, not a set's
             if not names.is_imported(root_of(holder)) and names.outlives(root_of(holder), function, node.func):
                 yield "A02", node, f"{ast.unparse(holder)}.{node.func.attr}()", tables.MEMO_WHY
+
+
+def _writes(method: str) -> bool:
+    """Containers' own, and torch's in-place methods."""
+    return method in tables.MUTATORS or (method.endswith("_") and not method.startswith("_"))
+
+
+def _kept(holder: ast.expr, node: ast.AST, function: Function, names: Names) -> bool:
+    """Whether a plain function writes into something that outlives the call: operator.setitem(_KEPT, k, v)."""
+    root = root_of(holder)
+    free = isinstance(root, ast.Name) and root.id not in names.bound[function]
+    return free and not names.is_imported(root)
 
 
 def _global_store(node: ast.AST, names: Names) -> Look:

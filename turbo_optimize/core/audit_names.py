@@ -180,6 +180,19 @@ def _kept_defaults(function: Function) -> set[str]:
     return {p.arg for p, default in pairs if isinstance(default, _MUTABLE)}
 
 
+def text_of(node: ast.AST) -> str | None:
+    """A string that stands there, put together or not: 'data_' + 'ptr'."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    parts: list[str | None] = []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [text_of(node.left), text_of(node.right)]
+    elif isinstance(node, ast.JoinedStr):
+        parts = [text_of(v.value if isinstance(v, ast.FormattedValue) else v) for v in node.values]
+    known = [p for p in parts if p is not None]
+    return "".join(known) if parts and len(known) == len(parts) else None
+
+
 def root_of(node: ast.AST) -> ast.AST:
     """The leftmost part of a chain: `a` of `a.b[c].d`."""
     while isinstance(node, ast.Attribute | ast.Subscript):

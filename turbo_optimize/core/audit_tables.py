@@ -30,9 +30,30 @@ PLAIN_TYPES = frozenset(
     | {"typing.Union", "typing.Literal", "torch.device", "torch.dtype", "torch.Size"}
 )
 
+# What reads an attribute whose name is a string.
+GETTERS = frozenset({"getattr", "operator.attrgetter", "operator.methodcaller", "inspect.getattr_static"})
+# Functions that write into their first argument, and methods that hang a function on a tensor.
+SETTERS = frozenset(
+    {"operator.setitem", "operator.iadd", "operator.ior", "dict.__setitem__", "list.append", "dict.update"}
+)
+HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook", "register_prehook"})
+
 # Methods by which a container is written.
 MUTATORS = frozenset(
-    {"setdefault", "update", "pop", "popitem", "append", "appendleft", "extend", "insert", "add", "clear", "remove"}
+    {
+        "send",
+        "setdefault",
+        "update",
+        "pop",
+        "popitem",
+        "append",
+        "appendleft",
+        "extend",
+        "insert",
+        "add",
+        "clear",
+        "remove",
+    }
     | {"discard", "move_to_end", "__setitem__", "put", "put_nowait"}
 )
 
@@ -64,7 +85,7 @@ MODULES: dict[str, str] = (
     | dict.fromkeys(("threading", "_thread", "concurrent", "asyncio", "queue"), _THREADS)
     | dict.fromkeys(("ctypes", "cffi", "mmap"), "reaches memory past the tensors it was given")
     | dict.fromkeys(("inspect", "gc", "importlib", "builtins", "dis", "unittest", "traceback"), _INSIDE)
-    | {"weakref": IDENTITY_WHY}
+    | {"weakref": IDENTITY_WHY, "contextvars": MEMO_WHY}
 )
 REFLECTION: dict[str, str] = {
     **dict.fromkeys(("eval", "exec", "compile", "__import__"), "code made from text escapes any reading of it"),
