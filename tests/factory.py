@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
+from turbo_optimize.core.checks import Norms
 from turbo_optimize.core.events import (
     Analyzed,
     Applied,
@@ -22,6 +23,7 @@ from turbo_optimize.core.events import (
     Event,
     FinalAccepted,
     Gated,
+    Learned,
     Measured,
     Opened,
     Patched,
@@ -117,6 +119,9 @@ def sha(*parts: object) -> str:
     return f"{random.Random(repr(parts)).getrandbits(160):040x}"
 
 
+FAULTS = {"zeroed_row": "K02", "cached_output": "K04", "patched_timer": "K11"}
+
+
 class _Maker:
     """Where the synthetic campaign stands while its events are made."""
 
@@ -174,6 +179,8 @@ def _opening(m: _Maker, max_rounds: int | None) -> Iterator[Event]:
         at=m.tick(1.5), branch=m.manifest.git_branch, head_ref=f"refs/heads/{m.manifest.git_branch}",
         worktree="worktree", harness_sha256="b" * 64, prerequisites=(GateResult(code="G01", ok=True),),
     )  # fmt: skip
+    found = tuple(GateResult(code=code, ok=True, detail=f"{fault}: found") for fault, code in FAULTS.items())
+    yield Learned(at=m.tick(9.0), norms=Norms(), checks=m.checks(), self_test=found, versions={"triton": "3.6.0"})
     yield Baselined(
         at=m.tick(60.0), commit=m.manifest.base_commit, score=m.score(m.speed), checks=m.checks(),
         representative_shapes=LABELS, core_shapes=LABELS, noise_pct=dict.fromkeys(LABELS, 0.29), sigma_aa=0.0023,

@@ -22,7 +22,7 @@ MAY: dict[str, set[str]] = {
     "verify": {"core", "effects", "proposers", "projects", "reports", "campaign", "phases", "engine", "data"},
 }
 TOP = {"core", "effects", "proposers", "projects", "reports", "campaign", "phases", "engine", "verify", "data"}
-MAY |= {"doctor": TOP, "fleet": TOP, "cli": TOP | {"fleet", "doctor"}}
+MAY |= {"simulation": {"core"}, "doctor": TOP, "fleet": TOP, "cli": TOP | {"fleet", "doctor"}}
 IMPURE = {"os", "subprocess", "time", "pathlib", "shutil", "socket", "tempfile", "datetime", "secrets", "git", "torch"}
 
 

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from turbo_optimize.core.checks import Norms
 from turbo_optimize.core.errors import CsvError, TurboOptError, WorkerError
 from turbo_optimize.core.events import Event, Spent
 from turbo_optimize.core.hardware import floor_ms
 from turbo_optimize.core.models import Backend, CheckRow, Manifest, Op, Policy, Sample, Score, Session, Shape
+from turbo_optimize.core.replaying import session_of
 from turbo_optimize.core.schema import Row, Schema, format_csv, parse_csv, schema_for, unmeasured_row
 from turbo_optimize.core.scoring import row_values, score
 from turbo_optimize.core.state import State, fold, step
-from turbo_optimize.core.stats import quad_values
-from turbo_optimize.effects.bench import Bench, DuetBench, Outcome, Tree
+from turbo_optimize.effects.bench import Bench, Outcome, Tree
+from turbo_optimize.effects.devices import first_visible, stay_off, timing_core
+from turbo_optimize.effects.duet import DuetBench
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.replay import format_samples
 from turbo_optimize.effects.repo import Repo
 from turbo_optimize.effects.store import Journal, MemoryJournal, disk_errors, sha256_bytes, sha256_file, write_atomic
+from turbo_optimize.effects.telemetry import Telemetry
+from turbo_optimize.effects.trials import Trials
+from turbo_optimize.effects.workers import Workers
 from turbo_optimize.projects.loader import load_project
+
+SPARE_WORKERS = 3  # ready on a GPU machine beyond those in use: the next round's
 
 
 @dataclass
@@ -44,6 +54,8 @@ class Campaign:
     bench_override: Bench | None = None
     proposer_override: object | None = None
     state: State = field(default_factory=State)
+    cpus: set[int] | None = None  # what this process ran on before it left one to the workers
+    noisy: dict[str, Any] = field(default_factory=dict)  # what BASELINE makes of the policy, until it is journaled
 
     def __post_init__(self) -> None:
         self.state = fold(self.journal.events)
@@ -60,7 +72,15 @@ class Campaign:
 
     @property
     def policy(self) -> Policy:
-        return self.manifest.policy
+        """The manifest's, with what BASELINE's noise made of it."""
+        b = self.state.baseline
+        found = {"quads": b.quads, "min_gain_pct": b.min_gain_pct} if b else self.noisy
+        return self.manifest.policy.model_copy(update={k: v for k, v in found.items() if v is not None})
+
+    @property
+    def norms(self) -> Norms:
+        """What the base reaches under the checks; nothing is armed in records from before there were any."""
+        return self.state.learned.norms if self.state.learned else Norms()
 
     @cached_property
     def op(self) -> Op:
@@ -90,6 +110,11 @@ class Campaign:
 
     def ref(self, name: str) -> str:
         return f"refs/turbo-opt/{self.manifest.campaign}/{name}"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of what the workers imported."""
+        return self.state.learned.versions if self.state.learned else {}
 
     # -- trees and harness -----------------------------------------------------------------------------------------
     def tree(self, commit: str) -> Tree:
@@ -122,11 +147,29 @@ class Campaign:
 
     @cached_property
     def bench(self) -> Bench:
-        return self.bench_override or DuetBench(
+        if self.bench_override:
+            return self.bench_override
+        m = self.manifest
+        workers = Workers(
             harness=self.layout.harness, base=self.tree(self.base), policy=self.policy,
-            interpret=self.manifest.target_gpu == "cpu", logs=self.layout.artifacts, import_name=self.op.import_name,
-            fingerprint=self.fingerprint, say=self.say,
+            interpret=m.target_gpu == "cpu", logs=self.layout.artifacts, import_name=self.op.import_name,
+            places=self.layout.places, spare=0 if m.target_gpu == "cpu" else SPARE_WORKERS,
         )  # fmt: skip
+        trials = Trials(workers, self.policy, m.schema_class, m.execution_mode == "training", self.say)
+        telemetry = None if m.target_gpu == "cpu" else Telemetry(first_visible(m.target_gpu))
+        core = timing_core(telemetry.device) if telemetry and self.policy.pin else None
+        if core is not None:
+            self.cpus = stay_off(core)
+        return DuetBench(workers, trials, self.policy, self.fingerprint, self.say, telemetry, core)
+
+    def close(self) -> None:
+        """Ends the bench's processes, if it has any."""
+        if "bench" in self.__dict__:
+            self.bench.close()
+            del self.__dict__["bench"]
+            if self.cpus:
+                os.sched_setaffinity(0, self.cpus)
+                self.cpus = None
 
     # -- numbers ---------------------------------------------------------------------------------------------------
     def floor_ms(self, label: str) -> float:
@@ -192,13 +235,17 @@ class Campaign:
         try:
             outcome = self.bench.session(key, level, index, incumbent, candidate, shapes)  # type: ignore[arg-type]
         except WorkerError as e:
+            if e.kind == "device":
+                raise TurboOptError(e.message, "free the GPU or let it cool, then `turbo-opt resume`") from e
+            if "worker-A" in e.message and key.startswith("round-") and key != "round-1":
+                raise WorkerError("rival", f"beside the candidate the incumbent failed: {e.message}") from e
             if "worker-A" in e.message and key != "round-1":
                 raise TurboOptError(
                     f"the incumbent's own worker failed: {e.message}",
                     "check the device with `turbo-opt doctor`, then resume",
                 ) from e
             raise
-        return Session(level=level, index=index, quads=quad_values(outcome.samples)), outcome  # type: ignore[arg-type]
+        return session_of(outcome.samples), outcome
 
     def save_samples(self, key: str, samples: Sequence[Sample]) -> str:
         path = self.layout.samples(key)

@@ -180,6 +180,13 @@ def settle(c: Campaign) -> None:
 
 def run(c: Campaign) -> Phase:
     """Until the campaign is done, or waits for a person. The phase it stopped in."""
+    try:
+        return _run(c)
+    finally:
+        c.close()
+
+
+def _run(c: Campaign) -> Phase:
     settle(c)
     while True:
         _heed_stop(c)

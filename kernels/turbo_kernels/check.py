@@ -49,13 +49,17 @@ def snr_db(out: torch.Tensor, ref: torch.Tensor) -> float:
 def tile_snr_db(out: torch.Tensor, ref: torch.Tensor) -> tuple[float, int]:
     """(the worst tile's dB, its first row); a tile is TILE_ROWS rows, more where they hold under TILE_ELEMENTS."""
     ref = ref.double().reshape(ref.shape[0], -1) if ref.ndim > 1 else ref.double().reshape(-1, 1)
-    out = out.double().reshape(ref.shape)
     rows = max(TILE_ROWS, -(-TILE_ELEMENTS // ref.shape[1]))
-    signal = [t.square().sum() for t in ref.split(rows)]
-    noise = [t.square().sum() for t in (out - ref).split(rows)]
-    values = [_db(s, n) for s, n in zip(torch.stack(signal).tolist(), torch.stack(noise).tolist(), strict=True)]
+    signal, noise = (_by_tile(x, rows) for x in (ref, out.double().reshape(ref.shape) - ref))
+    values = [_db(s, n) for s, n in zip(signal, noise, strict=True)]
     worst = min(range(len(values)), key=lambda i: -math.inf if math.isnan(values[i]) else values[i])
     return values[worst], worst * rows
+
+
+def _by_tile(x: torch.Tensor, rows: int) -> list[float]:
+    """Σ x² over every `rows` rows; the last tile may have fewer."""
+    sums = x.square().sum(1)
+    return torch.nn.functional.pad(sums, (0, -sums.numel() % rows)).view(-1, rows).sum(1).tolist()
 
 
 def _db(signal: float, noise: float) -> float:

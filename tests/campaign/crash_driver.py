@@ -132,6 +132,7 @@ def facts(where: Path, exact: bool) -> dict[str, Any]:
     ident = (lambda c: c) if exact else (lambda c: git(where, "rev-parse", f"{c}^{{tree}}"))
     return {
         "events": [e.kind for e in events] if exact else [],
+        "learned": [e.model_dump(mode="json", exclude={"at"}) for e in events if e.kind == "learned"] if exact else [],
         "decisions": [(e.round, e.decision.verdict, e.decision.code) for e in events if e.kind == "decided"],
         "rounds": sorted({e.round for e in events if e.kind == "applied"}),
         "ended": [e.code for e in events if e.kind == "terminated"],

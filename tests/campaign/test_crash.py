@@ -18,6 +18,8 @@ import pytest
 
 from tests.campaign.conftest import Shared
 from tests.toy import CHECKOUT, TOY, environment, make, patches, run
+from turbo_optimize.core.events import Learned
+from turbo_optimize.effects.store import read_events
 
 CHUNKS = 8
 NAME = "crash"
@@ -109,10 +111,23 @@ def test_more_than_a_hundred_kill_points(short: Path) -> None:
     found = reference(short)
     assert len(points(found["operations"])) >= 100
     facts = found["reference"]["facts"]
+    kinds = [e.kind for e in read_events(short / "record" / "journal.jsonl")]
+    assert {f"journal {k}" for k in kinds} <= set(found["operations"])  # every kind of event is a point
     assert [d[1:] for d in facts["decisions"]] == [["ACCEPTED", "D00"], ["ROLLBACK", "G04"]]
     assert len(facts["lineage"]) == 1
     assert facts["at head"]
     assert facts["user"] == "## main\n!! campaigns/"
+
+
+def test_what_the_base_taught_is_the_records_and_killed_at(short: Path) -> None:
+    """The checks that arm themselves by the base's figures are asked of the bench once, and never of another run's."""
+    found = reference(short)
+    (learned,) = [e for e in read_events(short / "record" / "journal.jsonl") if isinstance(e, Learned)]
+    assert learned.norms.fills
+    assert len(learned.self_test) == 7
+    assert found["reference"]["facts"]["learned"] == [learned.model_dump(mode="json", exclude={"at"})]
+    at = found["operations"].index("journal learned")
+    assert {(at, "before"), (at, "after")} <= {(n, when) for [[n, when]] in points(found["operations"])}
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -159,7 +174,7 @@ def test_killed_while_measuring(short: Path, tmp_path: Path, chunk: int) -> None
     """Real workers, dead with their runner; what was cut off is measured again. Numbers differ, decisions don't."""
     wanted = reference(short)["reference"]["facts"]
     order = {"start": start(short, 3), "record": None}
-    answers = 150  # about as many as the campaign has; the last chunk's are in the report
+    answers = 770  # about as many as the campaign has; the last chunk's are in the report
     mine = [[[answers * n // 12, ("after", "before")[n % 2]]] for n in range(1, 12)][chunk::4]
     for point in drive(short, tmp_path, points=mine, **order)["points"]:
         facts = point["facts"]

@@ -279,7 +279,7 @@ CANDIDATES: tuple[tuple[Callable[[Path], str], str, str], ...] = (
     ),
     (lambda r: edited_kernel(r, "import time\n", "import time\nimport nowhere\n", "no module"), "G03", "nowhere"),
     (lambda r: _speed(r, 2).replace('"SPEED": 1', '"SPEED": 9'), "G03", "doesn't apply"),
-    (_hang, "G04", "no answer to block within 1 s"),
+    (_hang, "L01", "no answer to trial within 3 s"),
 )
 
 
@@ -287,7 +287,7 @@ def test_bad_candidates_are_named_and_the_campaign_goes_on(tmp_path: Path) -> No
     repo = make(tmp_path)
     folder = folder_of(tmp_path, *(text(repo) for text, _, _ in CANDIDATES), _speed(repo, 4))
     policy = tmp_path / "hasty.yaml"
-    policy.write_text("block_timeout_s: 1\ncompile_timeout_s: 10\n")
+    policy.write_text("block_timeout_s: 1\ncompile_timeout_s: 3\n")
     facts = start(repo, "--patches", str(folder), "--policy", str(policy))
     assert facts["code"] == "T6"
     last = len(CANDIDATES) + 2
@@ -299,6 +299,17 @@ def test_bad_candidates_are_named_and_the_campaign_goes_on(tmp_path: Path) -> No
     for n, (_, _, word) in enumerate(CANDIDATES, start=2):
         assert word in reason(repo, n)
     assert subjects(repo, branch_of(repo)) == [f"[optimize] toy TRITON round-{last}: speed 4"]
+
+
+def test_a_failure_on_a_heldout_shape_leaves_nothing_for_the_next_round(tmp_path: Path) -> None:
+    """The base's twin answers beside the candidate: an answer that nobody waited for must not be taken for a later one."""
+    repo = make(tmp_path)
+    line = "    work(FORWARD_SHARE)\n"
+    raises = edited_kernel(repo, line, "    if len(a) % 2:\n        raise RuntimeError('odd')\n" + line, "raises")
+    wrong = edited_kernel(repo, line, line + "    if len(a) % 2:\n        return [0.0 for _ in a]\n", "wrong")
+    start(repo, "--patches", str(folder_of(tmp_path, raises, wrong, raises, _speed(repo, 4))), "--max-rounds", "5")
+    assert [code for _, _, code in decided(repo)] == ["K13", "K04", "K13", "D00"]
+    assert "odd" in reason(repo, 2)
 
 
 # -- interruptions -----------------------------------------------------------------------------------------------------
@@ -373,3 +384,30 @@ def test_second_runner_is_refused_in_one_line(tmp_path: Path) -> None:
             f"turbo-opt: campaign {campaign_of(repo).name} is held by process {process.pid} — "
             "wait for it, or end it with `turbo-opt stop`"
         ]
+
+
+# -- weight caches -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("share", "accepted"), [("30.0", True), ("0.5", False), ("1 / 0", False)])
+def test_a_weight_caches_gain_is_capped_by_what_the_weight_takes(tmp_path: Path, share: str, accepted: bool) -> None:
+    """`search` moves one parameter, as bucket W1; the toy's harness says how much of a step depends on the weight."""
+    repo = make(tmp_path)
+    project, adapter = repo / "project.yaml", repo / "bench/toy_adapter.py"
+    project.write_text(project.read_text().replace("params: [SPEED],", "params: [SPEED], bucket: W1,"))
+    adapter.write_text(adapter.read_text() + f"\n\ndef weight_share():\n    return {share}\n")
+    git(repo, "commit", "--quiet", "--all", "-m", "A weight cache")
+    start(repo, "--max-rounds", "2")
+    two = state_of(repo).round(2)
+    assert two
+    assert two.proposal
+    assert two.decision
+    assert two.proposal.bucket == "W1"
+    if accepted:
+        assert two.decision.accepted
+        assert two.cap_pct == pytest.approx(100 * 30 / 70)
+        assert two.decision.gain_pct == two.cap_pct  # it measures as over 100%
+    elif share == "1 / 0":  # it can't be told: no gain is claimed, and the campaign goes on
+        assert two.cap_pct is None
+        assert "ZeroDivisionError" in two.decision.reason
+        assert not two.decision.accepted
+    else:
+        assert (two.decision.code, two.cap_pct) == ("D09", pytest.approx(100 * 0.5 / 99.5))

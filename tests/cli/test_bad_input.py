@@ -599,6 +599,6 @@ def test_a_benchmark_csv_with_a_defect_stops_the_start(tmp_path: Path, code: str
     assert f"{code}: {DEFECTS[code]}" in ours[0]
     assert "Traceback" not in done.stderr
     kinds = [e.kind for e in read_events(repo / "campaigns/c/journal.jsonl")]
-    assert kinds[-1] == "prepared"
+    assert kinds[-1] == "learned"  # the checks need no benchmark; the baseline does
     assert "baselined" not in kinds
     assert git(repo, "rev-parse", "optimize/c") == git(repo, "rev-parse", "main")

@@ -14,7 +14,10 @@ import pytest
 from tests.cli.conftest import TOP, Cli
 from tests.factory import make_events, make_manifest
 from turbo_optimize.core.events import Event
+from turbo_optimize.core.models import Sample
+from turbo_optimize.core.state import fold
 from turbo_optimize.effects import store
+from turbo_optimize.effects.replay import format_samples
 
 
 def record(checkout: Path, events: Sequence[Event], name: str = "one") -> Path:
@@ -128,6 +131,32 @@ def test_show_has_the_round_in_full(cli: Cli, checkout: Path, campaign: Path) ->
     data = json.loads(cli("show", "5", "-c", "one", "--json", cwd=checkout).stdout)
     assert (data["round"], data["status"]) == (5, "UNDONE")
     assert [g["code"] for g in data["gates"]] == ["G01", "G02", "G03", "G04"]
+
+
+def test_status_tells_what_the_referee_can_see(cli: Cli, checkout: Path) -> None:
+    found = {"resolves_pct": 0.94, "aa_floor_pct": 0.63}
+    events = [e.model_copy(update=found) if e.kind == "baselined" else e for e in make_events(3)]
+    record(checkout, events)
+    shown = " ".join(cli("status", cwd=checkout).stdout.split())
+    assert "3 to 6 sessions resolve 0.94% on these shapes" in shown
+    assert "3 of 3 planted faults found" in shown
+    told = json.loads(cli("status", "--json", cwd=checkout).stdout)["referee"]
+    assert (told["resolves_pct"], told["aa_floor_pct"], len(told["self_test"])) == (0.94, 0.63, 3)
+
+
+def test_show_has_the_clocks_of_samples_csv(cli: Cli, checkout: Path, campaign: Path) -> None:
+    path = campaign / "rounds/round-2/artifacts/samples.csv"
+    path.parent.mkdir(parents=True)
+    measured = fold(make_events(12)).rounds[1].sessions[0]
+    block = Sample(
+        level=measured.level, session=measured.index, shape="x", quad=0, slot=0, role="A", calls=20, step_ms=1.0,
+        wall_ms=20.0, clock_mhz=1755.0, temp_c=48.0,
+    )  # fmt: skip
+    path.write_text(format_samples([block]))
+    assert "clock 1755 MHz (1755 … 1755)" in " ".join(cli("show", "2", cwd=checkout).stdout.replace("│", "").split())
+    told = json.loads(cli("show", "2", "--json", cwd=checkout).stdout)
+    assert told["device"]["temp_c"] == {"mean": 48.0, "low": 48.0, "high": 48.0}
+    assert json.loads(cli("show", "3", "--json", cwd=checkout).stdout)["device"] is None
 
 
 def test_show_of_no_such_round(cli: Cli, checkout: Path, campaign: Path) -> None:

@@ -16,6 +16,7 @@ def command(
 ) -> None:
     from turbo_optimize import engine
     from turbo_optimize.core.errors import UsageError
+    from turbo_optimize.effects.devices import held_gpu
     from turbo_optimize.phases.define import MAX_ROUNDS_LIMIT, parse_duration
 
     if max_rounds is not None and not 1 <= max_rounds < MAX_ROUNDS_LIMIT:
@@ -24,7 +25,7 @@ def command(
     repo = here()
     with progress() as say, stop_on_sigint(say) as stop:
         campaign, lock = engine.open_campaign(engine.find(repo, campaign_id), repo, say, stop=stop)
-        with lock:
+        with lock, held_gpu(campaign.manifest.target_gpu):
             done = len(campaign.state.rounds)
             if max_rounds is not None and max_rounds < done:
                 raise UsageError(f"--max-rounds {max_rounds}: {done} rounds are there already", "name a higher limit")

@@ -15,17 +15,20 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="The round as one JSON object."),
 ) -> None:
     from turbo_optimize.reports.console import round_panel
+    from turbo_optimize.reports.device import read_device
     from turbo_optimize.reports.rounds import round_row
 
     c = reading(campaign_id)
     r = round_of(c, number)
+    device = read_device(c.layout.root, r)
     if not as_json:
-        display(round_panel(c.state, number))
+        display(round_panel(c.state, number, device))
         return
     more = {
         "gates": [g.model_dump() for g in r.gates],
-        "checks": [{"shape": x.shape, "check": x.check, "detail": x.detail} for x in r.checks],
+        "checks": [{"shape": x.shape, "check": x.check, "code": x.code, "detail": x.detail} for x in r.checks],
         "sessions_measured": [{"level": s.level, "index": s.index} for s in r.sessions],
+        "device": device or None,
         "proposal": r.proposal.model_dump(exclude={"hints"}) if r.proposal else None,
     }
     print_json(round_row(c.state, r) | more)

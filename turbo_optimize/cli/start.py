@@ -42,6 +42,7 @@ def command(
 ) -> None:
     from turbo_optimize import engine
     from turbo_optimize.core.errors import UsageError
+    from turbo_optimize.effects.devices import held_gpu
     from turbo_optimize.phases.define import Request, define_target
     from turbo_optimize.reports.manifest import manifest_yaml
 
@@ -61,7 +62,7 @@ def command(
         return
     if not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         plan = _confirm(plan)
-    with progress() as say, stop_on_sigint(say) as stop:
+    with held_gpu(plan.manifest.target_gpu), progress() as say, stop_on_sigint(say) as stop:
         campaign, lock = engine.create(plan, repo, say, stop=stop)
         with lock:
             engine.begin(campaign, "start")

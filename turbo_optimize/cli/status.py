@@ -8,6 +8,7 @@ from turbo_optimize.cli.console import print_json
 from turbo_optimize.cli.reading import reading, show
 from turbo_optimize.core.events import Phase
 from turbo_optimize.core.state import State
+from turbo_optimize.reports import referee
 from turbo_optimize.reports.tables import status_facts
 
 
@@ -21,7 +22,8 @@ def command(
     c = reading(campaign_id)
     holder = Lock(c.layout.lock, "").holder()
     if as_json:
-        print_json({**status_facts(c.state), "dir": str(c.layout.root), "runner_pid": holder})
+        facts = {**status_facts(c.state), "referee": referee.facts(c.state)}
+        print_json({**facts, "dir": str(c.layout.root), "runner_pid": holder})
         return
     table = status_table(c.state)
     table.add_row("runner", f"process {holder}" if holder else _idle(c.state))

@@ -17,6 +17,7 @@ from turbo_optimize.core.errors import Interrupted, TurboOptError, UsageError
 from turbo_optimize.core.events import Decided, Event, Patched
 from turbo_optimize.core.models import Decision
 from turbo_optimize.core.state import Round
+from turbo_optimize.effects.devices import held_gpu
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.store import MemoryJournal
 from turbo_optimize.phases import validate
@@ -38,7 +39,7 @@ def command(
     repo = here()
     with progress() as say, stop_on_sigint(say) as stop:
         c, lock = engine.open_campaign(engine.find(repo, campaign_id), repo, say, stop=stop)
-        with lock:
+        with lock, held_gpu(c.manifest.target_gpu):
             r = round_of(c, number)
             if r.number > 1 and r.applied:
                 again = measure_again(c, r, level == "full")
@@ -124,6 +125,7 @@ def measure_again(c: Campaign, r: Round, full: bool) -> Again:
         dry = Campaign(Layout(root), c.repo, _until_patched(c, r, commit), c.say, c.stop, c.bench_override)
         return _decide_again(dry, full)
     finally:
+        dry.close()
         shutil.rmtree(root, ignore_errors=True)
 
 

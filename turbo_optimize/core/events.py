@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from turbo_optimize.core.checks import Norms
 from turbo_optimize.core.models import (
     CheckRow,
     Decision,
@@ -65,6 +66,17 @@ class Prepared(Base):
     tips: tuple[str, ...] = ()
 
 
+class Learned(Base):
+    """What the base commit reaches under every check, and which planted faults the gates found."""
+
+    kind: Literal["learned"] = "learned"
+    norms: Norms
+    checks: tuple[CheckRow, ...]
+    self_test: tuple[GateResult, ...] = ()
+    binary_sha256: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
 class Baselined(Base):
     """Round 1."""
 
@@ -81,6 +93,10 @@ class Baselined(Base):
     samples_sha256: str
     binary_sha256: str
     environment: dict[str, str] = Field(default_factory=dict)
+    aa_floor_pct: float | None = None  # the largest A/A estimate of the geometric mean
+    quads: int | None = None  # where a noisy device made them more than the policy's
+    min_gain_pct: float | None = None  # where the floor allows no smaller claim
+    resolves_pct: float | None = None  # the smallest gain that the confirming sessions find
 
 
 class Analyzed(Base):
@@ -117,6 +133,7 @@ class Gated(Base):
     gates: tuple[GateResult, ...]
     checks: tuple[CheckRow, ...] = ()
     repairable: bool = False
+    cap_pct: float | None = None  # the most that a weight cache's gain may be
 
 
 class Measured(Base):
@@ -130,6 +147,7 @@ class Measured(Base):
     csv_sha256: str
     samples_sha256: str
     binary_sha256: str
+    notes: tuple[str, ...] = ()  # sessions that were void, and why
 
 
 class Decided(Base):
@@ -177,7 +195,7 @@ class Compared(Base):
     """The end's paired measurements: baseline against head, and head against head-without-round."""
 
     kind: Literal["compared"] = "compared"
-    what: Literal["final", "leave_one_out"]
+    what: Literal["final", "leave_one_out", "checkpoint"]
     round: int | None = None
     gain_pct: float | None
     low_pct: float | None = None
@@ -217,6 +235,7 @@ Event = (
     Created
     | Opened
     | Prepared
+    | Learned
     | Baselined
     | Analyzed
     | Proposed

@@ -99,6 +99,8 @@ def next_phase(state: State, policy: Policy) -> Phase:
         return Phase.PREPARE_ENVIRONMENT
     if state.terminated:
         return Phase.REPORT
+    if state.baseline is None and state.learned is None:
+        return Phase.PREPARE_ENVIRONMENT
     if state.baseline is None:
         return Phase.BASELINE
     r = state.current

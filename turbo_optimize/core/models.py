@@ -47,7 +47,7 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"  # rolls back too; the evidence decided nothing
 
 
-Level = Literal["aa", "screen", "confirm", "full"]  # what a session is for
+Level = Literal["aa", "screen", "confirm", "full", "train"]  # what a session is for
 Role = Literal["A", "B"]  # A incumbent, B candidate
 
 
@@ -136,7 +136,8 @@ class Proposal(Frozen):
 
 
 class Sample(Frozen):
-    """One timed block."""
+    """One timed block. `step_ms` is by the runner's clock: from the start signal to the receipt of outputs, less the
+    messages' own time. Records of before that have the worker's clock there, and nothing after `wall_ms`."""
 
     level: Level
     session: int
@@ -148,6 +149,12 @@ class Sample(Frozen):
     step_ms: float = Field(gt=0, allow_inf_nan=False)
     forward_ms: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     wall_ms: float = Field(gt=0, allow_inf_nan=False)
+    claimed_ms: float | None = Field(default=None, allow_inf_nan=False)  # by the worker's own clock
+    event_ms: float | None = Field(default=None, allow_inf_nan=False)  # by the stream's events
+    clock_mhz: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+    throttle: str | None = None  # what slowed the device down
 
 
 class CheckRow(Frozen):
@@ -157,6 +164,7 @@ class CheckRow(Frozen):
     check: Literal["PASS", "FAIL", "ERROR"]
     metrics: dict[str, float] = Field(default_factory=dict)
     detail: str = ""
+    code: str = "G04"  # the check that objects, where one does
 
     @model_validator(mode="after")
     def _pass_has_numbers(self) -> CheckRow:
@@ -179,6 +187,7 @@ class Session(Frozen):
     level: Level
     index: int
     quads: dict[str, tuple[float, ...]]
+    step_us: dict[str, float] = Field(default_factory=dict)  # the incumbent's time a step, by shape
 
 
 class Evidence(Frozen):
@@ -190,6 +199,8 @@ class Evidence(Frozen):
     core_shapes: tuple[str, ...] = ()
     sigma_aa: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # deviation of a session's estimate in A/A, log
     high_risk: bool = False
+    cap_pct: float | None = None  # W1: no more than this may be claimed
+    training: bool = False  # a training step is measured: its gain must hold in training steps too
     full_is_quick: bool = False  # the target shapes are the representative ones
 
 
@@ -212,6 +223,7 @@ class Decision(Frozen):
     sessions: int = 0
     shapes: tuple[ShapeDelta, ...] = ()
     trade_off: bool = False
+    train_pct: float | None = None  # the gain measured again in training steps
 
     @property
     def accepted(self) -> bool:

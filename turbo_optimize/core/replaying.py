@@ -7,6 +7,7 @@ does; what was never measured can't be decided.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from turbo_optimize.core import stats
 from turbo_optimize.core.events import Baselined
@@ -46,9 +47,19 @@ def sessions_of(samples: Sequence[Sample]) -> tuple[Session, ...]:
     groups: dict[tuple[str, int], list[Sample]] = {}
     for s in samples:
         groups.setdefault((s.level, s.session), []).append(s)
-    return tuple(
-        Session(level=found[0].level, index=i, quads=stats.quad_values(found)) for (_, i), found in groups.items()
-    )
+    return tuple(session_of(found) for found in groups.values())
+
+
+def session_of(samples: Sequence[Sample]) -> Session:
+    """One session's blocks paired into quads, with the incumbent's time a step."""
+    times: dict[str, list[float]] = {}
+    for s in samples:
+        if s.role == "A":
+            times.setdefault(s.shape, []).append(1e3 * s.step_ms)
+    return Session(
+        level=samples[0].level, index=samples[0].session, quads=stats.quad_values(samples),
+        step_us={shape: fmean(us) for shape, us in times.items()},
+    )  # fmt: skip
 
 
 def noise_of(aa: Sequence[Session], representative: Sequence[str], policy: Policy) -> Noise:
@@ -81,9 +92,14 @@ def evidence_of(r: Round, sessions: tuple[Session, ...], noise: Noise, manifest:
     assert r.proposal is not None
     return Evidence(
         gates=r.gates, checks=r.checks, sessions=sessions, core_shapes=noise.core_shapes, sigma_aa=noise.sigma_aa,
-        high_risk=r.proposal.risk == "high",
+        high_risk=r.proposal.risk == "high", training=trains(manifest), cap_pct=r.cap_pct,
         full_is_quick=set(b.representative_shapes) == {s.label for s in manifest.target_shapes},
     )  # fmt: skip
+
+
+def trains(manifest: Manifest) -> bool:
+    """Whether gains must hold in training steps: what was never measured so can't be asked of a record."""
+    return manifest.execution_mode == "training" and manifest.policy.transfer_quads > 0
 
 
 def replay(rounds: Sequence[Round], evidence: Callable[[Round], Evidence], policy: Policy) -> tuple[Replayed, ...]:

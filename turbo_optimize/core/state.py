@@ -18,6 +18,7 @@ from turbo_optimize.core.events import (
     Event,
     FinalAccepted,
     Gated,
+    Learned,
     Measured,
     Opened,
     Patched,
@@ -58,6 +59,8 @@ class Round(Frozen):
     checks: tuple[CheckRow, ...] = ()
     repairable: bool = False
     sessions: tuple[Session, ...] = ()
+    cap_pct: float | None = None  # of a weight cache's gain
+    notes: tuple[str, ...] = ()
     score: Score | None = None
     incumbent_score: Score | None = None
     csv_sha256: str | None = None
@@ -86,6 +89,7 @@ class State(Frozen):
 
     manifest: Manifest | None = None
     prepared: Prepared | None = None
+    learned: Learned | None = None
     baseline: Baselined | None = None
     rounds: tuple[Round, ...] = ()
     incumbent: str | None = None
@@ -161,6 +165,10 @@ def _prepared(s: State, e: Prepared) -> State:
     return s.model_copy(update={"prepared": e, "incumbent": s.manifest.base_commit if s.manifest else None})
 
 
+def _learned(s: State, e: Learned) -> State:
+    return s.model_copy(update={"learned": e})
+
+
 def _baselined(s: State, e: Baselined) -> State:
     s = _in_round(
         s,
@@ -205,7 +213,8 @@ def _patched(s: State, e: Patched) -> State:
 
 
 def _gated(s: State, e: Gated) -> State:
-    return _in_round(s, e.round, e.at, gates=e.gates, checks=e.checks, repairable=e.repairable)
+    cap = {} if e.cap_pct is None else {"cap_pct": e.cap_pct}
+    return _in_round(s, e.round, e.at, gates=e.gates, checks=e.checks, repairable=e.repairable, **cap)
 
 
 def _measured(s: State, e: Measured) -> State:
@@ -217,6 +226,7 @@ def _measured(s: State, e: Measured) -> State:
         number,
         e.at,
         sessions=(*kept, e.session),
+        notes=(*(r.notes if r else ()), *e.notes),
         score=e.score,
         incumbent_score=e.incumbent_score,
         csv_sha256=e.csv_sha256,
@@ -261,6 +271,7 @@ STEPS: dict[type, Callable[[State, Any], State]] = {
     Created: _created,
     Opened: _opened,
     Prepared: _prepared,
+    Learned: _learned,
     Baselined: _baselined,
     Analyzed: _analyzed,
     Proposed: _proposed,

@@ -54,6 +54,11 @@ class Layout:
         """Caches and scratch of one tree's processes; theirs alone."""
         return self.root / ".scratch" / commit[:22]
 
+    @property
+    def places(self) -> Path:
+        """Folders of the processes that run now, one each."""
+        return self.root / ".scratch" / "processes"
+
     def round(self, number: int) -> Path:
         return self.root / "rounds" / f"round-{number}"
 

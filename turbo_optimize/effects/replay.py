@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from turbo_optimize.core.checks import Norms
 from turbo_optimize.core.errors import TurboOptError
-from turbo_optimize.core.events import Baselined, Gated, Measured, Proposed
-from turbo_optimize.core.models import Level, Proposal, Sample, Shape
+from turbo_optimize.core.events import Baselined, Gated, Learned, Measured, Proposed
+from turbo_optimize.core.models import GateResult, Level, Proposal, Sample, Shape
 from turbo_optimize.effects.bench import Hint, Outcome, Refine, Tree
 from turbo_optimize.effects.layout import Layout
 from turbo_optimize.effects.store import read_events
 
 SAMPLE_COLUMNS = tuple(Sample.model_fields)
+FIRST_COLUMNS = SAMPLE_COLUMNS[: SAMPLE_COLUMNS.index("wall_ms") + 1]  # all that records of earlier versions have
 
 
 def format_samples(samples: Sequence[Sample]) -> str:
@@ -32,12 +34,13 @@ def format_samples(samples: Sequence[Sample]) -> str:
 def parse_samples(text: str, where: str) -> tuple[Sample, ...]:
     """The inverse of format_samples; TurboOptError names the line that isn't a sample."""
     rows = csv.reader(io.StringIO(text))
-    if next(rows, None) != list(SAMPLE_COLUMNS):
+    header = next(rows, None)
+    if header not in (list(SAMPLE_COLUMNS), list(FIRST_COLUMNS)):
         raise TurboOptError(f"{where} line 1: expected the columns {','.join(SAMPLE_COLUMNS)}")
     samples = []
     for number, row in enumerate(rows, start=2):
         try:
-            cells = dict(zip(SAMPLE_COLUMNS, row, strict=True))
+            cells = dict(zip(header, row, strict=True))
             samples.append(Sample.model_validate({k: v or None for k, v in cells.items()}))
         except ValueError as e:
             raise TurboOptError(f"{where} line {number}: not a sample ({str(e).splitlines()[0]})") from None
@@ -69,13 +72,40 @@ class ReplayBench:
                 found.setdefault(e.round, []).append(e.proposal)
         return found
 
-    def check(self, key: str, attempt: int, tree: Tree, shapes: Sequence[Shape]) -> Outcome:
+    def learn(self, key: str, tree: Tree, shapes: Sequence[Shape]) -> Outcome:
+        """The base's checks and norms; a record from before there were any has none, and arms nothing."""
+        out = Outcome(norms=Norms(), binary_sha256="recorded")
+        for e in self._events:
+            if isinstance(e, Baselined) and not out.checks:
+                out.checks, out.binary_sha256 = e.checks, e.binary_sha256
+            elif isinstance(e, Learned):
+                out.norms, out.checks, out.binary_sha256 = e.norms, e.checks, e.binary_sha256
+                out.environment = e.versions
+        return out
+
+    def self_test(self, key: str, tree: Tree, shapes: Sequence[Shape], norms: Norms) -> tuple[GateResult, ...]:
+        return next((e.self_test for e in self._events if isinstance(e, Learned)), ())
+
+    def expect(self, key: str, incumbent: Tree, candidate: Tree) -> None:
+        """Nothing starts."""
+
+    def weight_cap(self, key: str, incumbent: Tree, shapes: Sequence[Shape]) -> float:
+        caps = [e.cap_pct for e in self._events if isinstance(e, Gated) and e.round == _round(key)]
+        return next((c for c in caps if c is not None), 0.0)
+
+    def probe(self, key: str, tree: Tree, shape: Shape) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def check(
+        self, key: str, attempt: int, tree: Tree, shapes: Sequence[Shape], norms: Norms, weight_cache: bool
+    ) -> Outcome:
         round, rows = _round(key), None
         binary = ""
         for e in self._events:
-            if isinstance(e, Baselined) and round == 1:
-                rows, binary = e.checks, e.binary_sha256
-            elif isinstance(e, Gated) and (e.round, e.attempt) == (round, attempt):
+            if isinstance(e, Gated) and (e.round, e.attempt) == (round, attempt):
                 rows = e.checks
             elif isinstance(e, Measured) and e.round == round:
                 binary = e.binary_sha256

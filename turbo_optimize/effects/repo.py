@@ -18,6 +18,7 @@ from pathlib import Path
 from turbo_optimize.core.errors import RepoError
 from turbo_optimize.effects.proc import die_with_parent
 from turbo_optimize.effects.store import disk_errors
+from turbo_optimize.effects.watch import disk_is_full
 
 ZERO = "0" * 40
 FALLBACK_IDENTITY = ("turbo-opt", "turbo-opt@localhost")
@@ -84,7 +85,8 @@ class Repo:
                 preexec_fn=None if args[0] in _READERS else _leave_with_runner,
             )  # fmt: skip
         if status:
-            raise RepoError(f"git {' '.join(args[:3])}: {_first(err) or f'exit {status}'}")
+            mend = "no space left on device: free some, then `turbo-opt resume`" if disk_is_full(where) else ""
+            raise RepoError(f"git {' '.join(args[:3])}: {_first(err) or f'exit {status}'}", mend)
         text = str(out)
         return text if raw else text.removesuffix("\n")
 

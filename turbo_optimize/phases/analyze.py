@@ -8,6 +8,7 @@ from turbo_optimize.campaign import Campaign
 from turbo_optimize.core.analysis import classify
 from turbo_optimize.core.events import Analyzed, Event, Terminated
 from turbo_optimize.core.machine import incumbent_score, review
+from turbo_optimize.phases.shared.comparing import base_against_head, checkpoint_due
 from turbo_optimize.phases.shared.proposing import context, proposer
 
 ELIGIBLE = ("K1", "K2", "K3", "K4", "W1")  # SPEC §5; W2 and W3 are dropped here
@@ -15,6 +16,9 @@ TOP = 6  # directions written down a round
 
 
 def run(c: Campaign) -> Iterator[Event]:
+    due = checkpoint_due(c)
+    if due:
+        yield from base_against_head(c, f"checkpoint-{due}", "checkpoint", due, 1)
     bottleneck, evidence = _classify(c)
     ranked = [d for d in proposer(c).directions(context(c, bottleneck)) if d.bucket in ELIGIBLE]
     if not ranked:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from turbo_optimize.campaign import Campaign
 from turbo_optimize.core import stats
 from turbo_optimize.core.events import Compared, Event, FinalAccepted, Reported, Tipped
-from turbo_optimize.core.models import GateResult, Session
+from turbo_optimize.core.models import GateResult
 from turbo_optimize.core.scope import outside
 from turbo_optimize.core.state import Round
-from turbo_optimize.effects.bench import Tree, add_parts
 from turbo_optimize.effects.store import sha256_bytes, write_atomic
 from turbo_optimize.phases.shared.commands import full_benchmark, full_test
+from turbo_optimize.phases.shared.comparing import base_against_head, sessions
 from turbo_optimize.phases.shared.tips import append_tips
 from turbo_optimize.reports.project import write_projections
 from turbo_optimize.reports.render import report_md
@@ -45,43 +45,12 @@ def _missing_comparison(c: Campaign) -> Iterator[Event] | None:
     if not kept:
         return None
     if ("final", None) not in done:
-        return _final(c)
+        return base_against_head(c, "final", "final", None, c.policy.confirm_sessions)
     if c.policy.leave_one_out and len(kept) > 1:
         for r in kept:
             if ("leave_one_out", r.number) not in done:
                 return _without(c, r)
     return None
-
-
-def _sessions(c: Campaign, key: str, before: Tree, after: Tree, count: int, shapes) -> tuple[list[Session], list, dict]:
-    sessions, samples, parts = [], [], {}
-    for index in range(1, count + 1):
-        session, out = c.measure(key, "full", index, before, after, shapes)
-        sessions.append(session)
-        samples += out.samples
-        add_parts(parts, out.parts)
-    c.save_samples(key, samples)
-    return sessions, samples, parts
-
-
-def _final(c: Campaign) -> Iterator[Event]:
-    """The published number: the base commit against the head, interleaved, on all target shapes."""
-    b = c.state.baseline
-    assert b is not None
-    shapes = c.manifest.target_shapes
-    sessions, samples, parts = _sessions(
-        c, "final", c.tree(c.base), c.tree(c.incumbent), c.policy.confirm_sessions, shapes
-    )
-    est = stats.combine(sessions, c.policy, b.sigma_aa)
-    yield c.spent(1, parts)
-    yield Compared(
-        what="final", gain_pct=stats.pct(est.mean), low_pct=stats.pct(est.mean - c.policy.z_full * est.se),
-        high_pct=stats.pct(est.mean + c.policy.z_full * est.se),
-        shapes={d.shape: d.gain_pct for d in stats.shape_deltas(sessions, c.policy)},
-        before=c.score_of(shapes, [s for s in samples if s.role == "A"], b.checks),
-        after=c.score_of(shapes, [s for s in samples if s.role == "B"], b.checks),
-        note=f"{est.n} sessions of fresh processes, {len(shapes)} shapes",
-    )  # fmt: skip
 
 
 def _without(c: Campaign, r: Round) -> Iterator[Event]:
@@ -95,8 +64,8 @@ def _without(c: Campaign, r: Round) -> Iterator[Event]:
     commit = c.repo.commit(tree, [c.incumbent], f"head without round {r.number}\n", r.decided_at, like=r.applied)
     c.repo.move_ref(c.ref(f"without-{r.number}"), commit, c.repo.resolve(c.ref(f"without-{r.number}")))
     key = f"without-{r.number}"
-    sessions, _, parts = _sessions(c, key, c.tree(commit), c.tree(c.incumbent), 1, c.representative)
-    est = stats.combine(sessions, c.policy, b.sigma_aa)
+    measured, _, parts = sessions(c, key, c.tree(commit), c.tree(c.incumbent), 1, c.representative)
+    est = stats.combine(measured, c.policy, b.sigma_aa)
     yield c.spent(1, parts)
     yield Compared(
         what="leave_one_out", round=r.number, gain_pct=stats.pct(est.mean),

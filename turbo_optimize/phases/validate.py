@@ -3,13 +3,16 @@ a crash costs one session at most. `decided` is intent; `applied` is the fact th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from turbo_optimize.campaign import Campaign
 from turbo_optimize.core.audit import audit
+from turbo_optimize.core.checks import CHECKS, LIMITS, REPAIRABLE
 from turbo_optimize.core.errors import CsvError, TurboOptError, WorkerError
 from turbo_optimize.core.events import Applied, Decided, Event, Gated, Measured
 from turbo_optimize.core.models import CheckRow, Evidence, GateResult, Level, NeedMore, Sample, Shape
+from turbo_optimize.core.replaying import trains
 from turbo_optimize.core.rules import decide
 from turbo_optimize.core.scope import outside
 from turbo_optimize.core.state import Round
@@ -17,10 +20,15 @@ from turbo_optimize.core.stats import quad_values
 from turbo_optimize.effects.bench import Tree, add_parts
 from turbo_optimize.effects.layout import key_of
 from turbo_optimize.effects.replay import parse_samples
+from turbo_optimize.effects.watch import disk_is_full
 from turbo_optimize.phases.shared.commands import rebuild
 
-# What a failed worker means for the gates, by the kind of failure.
-GATE_OF = {"build": "G03", "run": "G04", "timeout": "G04", "protocol": "G07", "identity": "G06"}
+# What a failed worker means for the gates, by the kind of failure; a check's code stands for itself.
+GATE_OF = {"build": "G03", "run": "G04", "protocol": "G07", "identity": "G06"} | {k: c for k, (c, _) in LIMITS.items()}
+# What a declared weight cache (W1) may have; its training steps are looked at all the same, and its gain is capped.
+CACHE_FINDINGS = frozenset({"A01", "A02"})
+# After these the device is looked at before the next round.
+DOUBTFUL = frozenset({"timeout", "crash", "fault", "device_memory", "rival"})
 
 
 def run(c: Campaign) -> Iterator[Event]:
@@ -48,7 +56,7 @@ def evidence(c: Campaign, r: Round) -> Evidence:
     assert b is not None and r.proposal is not None
     return Evidence(
         gates=r.gates, checks=r.checks, sessions=r.sessions, core_shapes=b.core_shapes, sigma_aa=b.sigma_aa,
-        high_risk=r.proposal.risk == "high",
+        high_risk=r.proposal.risk == "high", training=trains(c.manifest), cap_pct=r.cap_pct,
         full_is_quick=set(b.representative_shapes) == {s.label for s in c.manifest.target_shapes},
     )  # fmt: skip
 
@@ -60,18 +68,26 @@ def _gates(c: Campaign, r: Round) -> Iterator[Event]:
     parts: dict[str, float] = {}
     gates = [_scope(c, r.files), _audit(c, r)]
     checks: tuple[CheckRow, ...] = ()
+    cap: float | None = None
     if all(g.ok for g in gates):
         tree = c.tree(r.commit)
         c.seed_caches(r.parent, r.commit)
         gates.append(rebuild(c, tree, key_of(r.number), parts))
         if gates[-1].ok:
+            c.bench.expect(key_of(r.number), c.tree(r.parent), tree)
             checks, failure = _correctness(c, r, tree, c.representative, parts)
             gates += [failure] if failure else [_harness(c, tree)]
+            if gates[-1].ok:
+                cap, failure = _weight_cap(c, r, parts)
+                gates += [failure] if failure else []
     failed = next((g for g in gates if not g.ok), None)
-    repairable = (failed is not None and failed.code in {"G03", "G04"}) or any(x.check != "PASS" for x in checks)
+    wrong = next((x for x in checks if x.check != "PASS"), None)
+    repairable = any(x is not None and x.code in REPAIRABLE for x in (failed, wrong))
     if parts:
         yield c.spent(r.number, parts)
-    yield Gated(round=r.number, attempt=r.attempt, gates=tuple(gates), checks=checks, repairable=repairable)
+    yield Gated(
+        round=r.number, attempt=r.attempt, gates=tuple(gates), checks=checks, repairable=repairable, cap_pct=cap
+    )
 
 
 def _scope(c: Campaign, files: Sequence[str]) -> GateResult:
@@ -94,7 +110,11 @@ def _audit(c: Campaign, r: Round) -> GateResult:
     if not found:
         return GateResult(code="G02", ok=True)
     path, f = found[0]
-    return GateResult(code="G02", ok=False, detail=f"{f.code} {path} line {f.line}: {f.what} ({f.why})")
+    detail = f"{f.code} {path} line {f.line}: {f.what} ({f.why})"
+    weight_cache = (
+        r.proposal is not None and r.proposal.bucket == "W1" and all(f.code in CACHE_FINDINGS for _, f in found)
+    )
+    return GateResult(code="G02", ok=weight_cache or not c.policy.audit_rejects, detail=detail)
 
 
 def _harness(c: Campaign, tree: Tree) -> GateResult:
@@ -108,12 +128,43 @@ def _harness(c: Campaign, tree: Tree) -> GateResult:
 def _correctness(
     c: Campaign, r: Round, tree: Tree, shapes: Sequence[Shape], parts: dict[str, float]
 ) -> tuple[tuple[CheckRow, ...], GateResult | None]:
+    cached = r.proposal is not None and r.proposal.bucket == "W1"
     try:
-        out = c.bench.check(key_of(r.number), r.attempt, tree, shapes)
+        out = c.bench.check(key_of(r.number), r.attempt, tree, shapes, c.norms, cached)
     except WorkerError as e:
-        return (), GateResult(code=GATE_OF.get(e.kind, "G07"), ok=False, detail=e.message)
+        return (), failure_of(c, r, e, parts)
     add_parts(parts, out.parts)
-    return out.checks, None
+    return out.checks, next((f for f in out.findings if not f.ok), None)
+
+
+def _weight_cap(c: Campaign, r: Round, parts: dict[str, float]) -> tuple[float | None, GateResult | None]:
+    """The most that a declared weight cache may gain, percent; a failure where the incumbent can't be asked."""
+    assert r.parent
+    if r.proposal is None or r.proposal.bucket != "W1":
+        return None, None
+    try:
+        return c.bench.weight_cap(key_of(r.number), c.tree(r.parent), c.representative), None
+    except WorkerError as e:
+        return None, failure_of(c, r, e, parts)
+
+
+def failure_of(c: Campaign, r: Round, e: WorkerError, parts: dict[str, float]) -> GateResult:
+    """What a failed worker means. After a hang or a fault the incumbent must run again before anything goes on."""
+    if e.kind == "disk" and disk_is_full(c.layout.root):  # its own folder is gone by now: it wasn't the candidate's
+        raise TurboOptError(f"no space left on device: {e.message}", "free some, then `turbo-opt resume`") from e
+    if e.kind in DOUBTFUL:
+        assert r.parent
+        smallest = min(c.representative, key=lambda s: math.prod(s.dims.values()))
+        c.say(f"{e.message}; is the device still there?")
+        try:
+            seconds = c.bench.probe(key_of(r.number), c.tree(r.parent), smallest)
+        except WorkerError as lost:
+            raise TurboOptError(
+                f"device lost: {e.message}; then the incumbent: {lost.message}",
+                "look at the device (`turbo-opt doctor`), then `turbo-opt resume`",
+            ) from e
+        add_parts(parts, {"recover": seconds})
+    return GateResult(code=GATE_OF.get(e.kind, e.kind if e.kind in CHECKS else "G07"), ok=False, detail=e.message)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -137,14 +188,17 @@ def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
                 return
         session, out = c.measure(key, level, index, c.tree(r.parent), tree, shapes)
         samples = (*_kept(c, r), *out.samples)
-        measured = [s for s in samples if (s.level == "full") == (level == "full")]
+        wanted = {"full": ("full",), "train": ("screen", "confirm")}.get(level, ("screen", "confirm"))
+        measured = [s for s in samples if s.level in wanted]
         score, csv_sha256 = c.write_csv(
             key, shapes, [s for s in measured if s.role == "B"], checks, full=level == "full"
         )
         before = c.score_of(shapes, [s for s in measured if s.role == "A"], checks)
     except (WorkerError, CsvError) as e:
-        code = "G05" if isinstance(e, CsvError) else GATE_OF.get(e.kind, "G07")
-        failed = GateResult(code=code, ok=False, detail=e.message)
+        csv = isinstance(e, CsvError)
+        failed = GateResult(code="G05", ok=False, detail=e.message) if csv else failure_of(c, r, e, parts)
+        if parts:
+            yield c.spent(r.number, parts)
         yield Gated(round=r.number, attempt=r.attempt, gates=(*r.gates, failed), checks=checks, repairable=False)
         return
     add_parts(parts, out.parts)
@@ -153,7 +207,7 @@ def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
         yield Gated(round=r.number, attempt=r.attempt, gates=r.gates, checks=checks, repairable=False)
     yield Measured(
         round=r.number, session=session, score=score, incumbent_score=before, csv_sha256=csv_sha256,
-        samples_sha256=c.save_samples(key, samples), binary_sha256=out.binary_sha256,
+        samples_sha256=c.save_samples(key, samples), binary_sha256=out.binary_sha256, notes=out.notes,
     )  # fmt: skip
 
 

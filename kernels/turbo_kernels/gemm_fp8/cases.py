@@ -37,6 +37,13 @@ def check(outputs: Tensors, expected: Tensors, dtype: str, variant: str) -> tupl
     return checks.judge(outputs, expected, checks.GATES["fp8_e4m3"], case_kit.torch_dtype(dtype))
 
 
+def weight_work(inputs: Tensors) -> object:
+    """What depends on the weight alone: all that a cache of it could save."""
+    from turbo_kernels.gemm_fp8.triton_quant import quantize_weight
+
+    return quantize_weight(inputs["b"])
+
+
 def try_config(section: str, config: dict[str, Any]) -> AbstractContextManager[None]:
     from turbo_kernels.config import override
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from turbo_optimize.campaign import Campaign
@@ -10,6 +11,7 @@ from turbo_optimize.core.errors import TurboOptError, WorkerError
 from turbo_optimize.core.models import GateResult
 from turbo_optimize.effects.bench import Tree, timed
 from turbo_optimize.effects.proc import run_command
+from turbo_optimize.effects.store import disk_errors, write_atomic
 
 
 def _fill(c: Campaign, command: str, out: Path) -> str:
@@ -26,11 +28,19 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _run(c: Campaign, tree: Tree, command: str, log: Path, out: Path, timeout_s: float) -> GateResult:
+def _run(
+    c: Campaign, tree: Tree, command: str, log: Path, out: Path, timeout_s: float, writable: Sequence[Path] = ()
+) -> GateResult:
     roots = ":".join(str(tree.path / r) for r in c.op.import_roots)
     env = {"PYTHONPATH": roots} | ({"TRITON_INTERPRET": "1"} if c.manifest.target_gpu == "cpu" else {})
+    written = tree.scratch / "out" / out.name  # the only other place that a command may write to is its scratch
     try:
-        done = run_command(_fill(c, command, out), tree.path, tree.scratch, log, timeout_s, env)
+        with disk_errors(written):
+            written.parent.mkdir(parents=True, exist_ok=True)
+            written.unlink(missing_ok=True)
+        done = run_command(_fill(c, command, written), tree.path, tree.scratch, log, timeout_s, env, writable)
+        if written.is_file():
+            write_atomic(out, written.read_bytes())
     except WorkerError as e:
         return GateResult(code="G03", ok=False, detail=str(e))
     if done.timed_out:
@@ -48,7 +58,9 @@ def rebuild(c: Campaign, tree: Tree, key: str, parts: dict[str, float]) -> GateR
         return GateResult(code="G03", ok=True, detail="nothing to build")
     log = c.layout.artifacts(key) / "build.log"
     with timed(parts, "compile"):
-        done = _run(c, tree, c.manifest.rebuild_command, log, log.with_suffix(".out"), c.policy.compile_timeout_s)
+        done = _run(
+            c, tree, c.manifest.rebuild_command, log, log.with_suffix(".out"), c.policy.compile_timeout_s, (tree.path,)
+        )
     return done.model_copy(update={"code": "G03"})
 
 

@@ -22,7 +22,10 @@ def render_harness(c: Campaign, shapes: Sequence[Shape], representative: Sequenc
         raise ConfigError(
             f"{c.manifest.project_file}: quick_template {name} is gone", "it was there at the start: commit it"
         )
-    env = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(data_path("templates")), undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
     work = c.schema.work
     values = dict(
         campaign=c.manifest.campaign, op=c.manifest.target_op, variant=c.manifest.target_variant, dtype=c.manifest.dtype,

@@ -1,0 +1,297 @@
+"""Correctness: a tree's worker makes outputs on secret inputs, the checker measures them, core/checks.py objects."""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from turbo_optimize.core import checks, session_checks, trial_checks
+from turbo_optimize.core.checks import Call, Failure, Judged, Norms
+from turbo_optimize.core.errors import WorkerError
+from turbo_optimize.core.models import CheckRow, GateResult, Policy, Shape
+from turbo_optimize.effects.bench import Outcome, Tree, timed
+from turbo_optimize.effects.proc import Worker
+from turbo_optimize.effects.workers import Workers
+
+FIRST_CALL_S = 60.0  # a first call may compile: ten times what the base took, but at least this long
+Judgement = list[tuple[Call, Judged]]
+
+
+@dataclass
+class Trials:
+    """What is asked of one tree's worker and of the checker, besides timing."""
+
+    workers: Workers
+    policy: Policy
+    schema_class: str
+    training: bool
+    say: Callable[[str], None]
+
+    def check(self, key: str, tree: Tree, shapes: Sequence[Shape], norms: Norms, weight_cache: bool) -> Outcome:
+        """The representative shapes on two calls each, held-out shapes on every kind of call, training steps."""
+        out, rng = Outcome(), random.Random(secrets.randbits(64))
+        with self.workers.running(key, out.parts, ("worker-check", tree)) as (worker,):
+            checker = self.workers.checker(key, out.parts)
+            with timed(out.parts, "check"):
+                rows = self._rows(worker, checker, shapes, norms, rng)
+                if all(r.check == "PASS" for r in rows):
+                    found = self._beyond(key, worker, checker, tree, shapes, norms, rng, weight_cache)
+                    out.findings = (found,) if found else ()
+            out.environment = {k: str(v) for k, v in self.workers.hello(worker).get("versions", {}).items()}
+        out.checks = tuple(rows)
+        return out
+
+    def learn(self, key: str, tree: Tree, shapes: Sequence[Shape]) -> Outcome:
+        """The base commit under the same calls: its figures are what candidates are held to."""
+        out, rng, trials, first_s = Outcome(), random.Random(secrets.randbits(64)), [], 0.0
+        with self.workers.running(key, out.parts, ("worker-check", tree)) as (worker,):
+            checker = self.workers.checker(key, out.parts)
+            with timed(out.parts, "check"):
+                rows, began = [], time.monotonic()
+                for i, shape in enumerate(shapes):
+                    self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
+                    trials.append(self._trial(worker, checker, tree, shape, checks.short_trial(rng), None))
+                    first_s = first_s or time.monotonic() - began
+                    rows.append(_row(shape, trials[-1], _own_failure(trials[-1])))
+                if all(r.check == "PASS" for r in rows):
+                    out.norms = self._norms(worker, checker, tree, shapes, trials, rng, first_s)
+            out.environment = {k: str(v) for k, v in self.workers.hello(worker).get("versions", {}).items()}
+        out.checks = tuple(rows)
+        return out
+
+    def _norms(
+        self, worker: Worker, checker: Worker, tree: Tree, shapes: Sequence[Shape], trials: list[Judgement],
+        rng: random.Random, first_s: float,
+    ) -> Norms:  # fmt: skip
+        heldout, training, accumulates = True, False, False
+        fills = self._fills(worker)
+        for shape in self._heldout(shapes, rng):
+            self.say(f"learning from {_dims(shape)}")
+            try:
+                trials.append(self._trial(worker, checker, tree, shape, checks.whole_trial(rng, fills), None))
+                heldout = heldout and all(j.passed for c, j in trials[-1] if c.fill == "normal")
+            except WorkerError as e:
+                if e.kind != "run" or worker.process.poll() is not None:
+                    raise
+                heldout = False
+        smallest = min(shapes, key=lambda s: math.prod(s.dims.values()))
+        if not heldout:
+            trials.append(self._trial(worker, checker, tree, smallest, checks.whole_trial(rng, fills), None))
+        norms = trial_checks.learn(trials)
+        seen = self._observe(worker, smallest)
+        if self.training:
+            small = self._small(shapes, heldout, rng)
+            accumulates = self._train(worker, checker, small, rng, False, True) is None
+            training = accumulates or self._train(worker, checker, small, rng, False, False) is None
+        return norms.model_copy(
+            update={
+                "heldout": heldout, "training": training, "accumulates": accumulates, "first_call_s": round(first_s, 3),
+                "kernels": tuple(seen.get("kernels", ())), "ops": tuple(seen.get("ops", ())),
+            }
+        )  # fmt: skip
+
+    # -- one call after the other ------------------------------------------------------------------------------------
+    def _rows(
+        self, worker: Worker, checker: Worker, shapes: Sequence[Shape], norms: Norms, rng: random.Random
+    ) -> list[CheckRow]:
+        """One row a shape up to the first that fails. The worker runs the next shape while the checker judges one."""
+        rows: list[CheckRow] = []
+        asked = [
+            self._request(worker, shape, checks.short_trial(rng), f"outputs/{i}") for i, shape in enumerate(shapes)
+        ]
+        worker.send({"cmd": "trial", **asked[0]})
+        for i, shape in enumerate(shapes):
+            self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
+            try:
+                made = worker.receive(self.first_call_s(norms), "trial")
+            except WorkerError as e:
+                if e.kind != "run" or worker.process.poll() is not None:
+                    raise
+                return [*rows, CheckRow(shape=shape.label, check="ERROR", detail=e.message)]
+            if i + 1 < len(shapes):
+                worker.send({"cmd": "trial", **asked[i + 1]})
+            trial = self._judged(checker, asked[i], made, shape)
+            rows.append(_row(shape, trial, trial_checks.judge_trial(trial, norms) or _own_failure(trial)))
+            if rows[-1].check != "PASS":
+                break
+        return rows
+
+    def _beyond(
+        self, key: str, worker: Worker, checker: Worker, tree: Tree, shapes: Sequence[Shape], norms: Norms, rng: random.Random,
+        weight_cache: bool,
+    ) -> GateResult | None:  # fmt: skip
+        """The first finding on other shapes, in training steps, and in what was launched or changed."""
+        if not norms.fills:
+            return None
+        fills = self._fills(worker)
+        small = self._heldout(shapes, rng) if norms.heldout else [min(shapes, key=lambda s: math.prod(s.dims.values()))]
+        for shape in small:
+            self.say(f"checking {_dims(shape)}")
+            try:
+                trial, own = self._both(key, worker, checker, shape, checks.whole_trial(rng, fills), norms)
+            except WorkerError as e:
+                if e.kind != "run" or worker.process.poll() is not None:
+                    raise
+                return GateResult(code="K13", ok=False, detail=f"{_dims(shape)}: {e.message}")
+            if failure := trial_checks.judge_trial(trial, own):
+                return GateResult(code=failure.code, ok=False, detail=f"{_dims(shape)}: {failure.detail}")
+        if norms.training and (why := self._train(worker, checker, small[0], rng, weight_cache, norms.accumulates)):
+            return GateResult(code="K19", ok=False, detail=why)
+        seen = self._observe(worker, small[0])
+        if why := session_checks.launches(seen.get("kernels", ()), seen.get("ops", ()), norms):
+            return GateResult(code="K20", ok=False, detail=why)
+        if seen.get("state"):
+            return GateResult(code="K16", ok=False, detail="; ".join(map(str, seen["state"][:3])))
+        if why := session_checks.crowd((10**6, 1), (0, worker.processes())):
+            return GateResult(code="K10", ok=False, detail=why)
+        return None
+
+    def _request(
+        self, worker: Worker, shape: Shape, calls: Sequence[Call], folder: str = "outputs/one"
+    ) -> dict[str, Any]:
+        """A trial's request, with a folder of its own for the outputs."""
+        place = self.workers.place(worker) / folder
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        return {"shape": shape.model_dump(), "dir": str(place), "calls": [c.model_dump() for c in calls]}
+
+    def _judged(self, checker: Worker, asked: dict[str, Any], made: dict[str, Any], shape: Shape) -> Judgement:
+        try:
+            judged = checker.ask(
+                {"cmd": "check", **asked, "answers": made.get("calls", [])}, self.policy.check_timeout_s
+            )
+        finally:
+            shutil.rmtree(asked["dir"], ignore_errors=True)
+        calls = [Call.model_validate(c) for c in asked["calls"]]
+        return list(zip(calls, [_judged(j, shape) for j in judged["calls"]], strict=True))
+
+    def _both(
+        self, key: str, worker: Worker, checker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms
+    ) -> tuple[Judgement, Norms]:
+        """A trial, and what the base reaches on the very same inputs: a few outliers decide the dB of a small output."""
+        twin = self.workers.twin(key, {})
+        asked = {w: self._request(w, shape, calls) for w in (worker, twin)}
+        for w, request in asked.items():
+            w.send({"cmd": "trial", **request})
+        made = {w: w.receive(self.first_call_s(norms), "trial") for w in asked}
+        judged = {w: self._judged(checker, asked[w], made[w], shape) for w in asked}
+        return judged[worker], trial_checks.learn([judged[twin]])
+
+    def _trial(
+        self, worker: Worker, checker: Worker, tree: Tree, shape: Shape, calls: Sequence[Call], norms: Norms | None
+    ) -> Judgement:
+        asked = self._request(worker, shape, calls)
+        made = worker.ask({"cmd": "trial", **asked}, self.first_call_s(norms))
+        return self._judged(checker, asked, made, shape)
+
+    def _train(
+        self, worker: Worker, checker: Worker, shape: Shape, rng: random.Random, weight_cache: bool, accumulate: bool
+    ) -> str | None:
+        steps = self.policy.train_steps
+        keep = sorted({rng.randrange(steps), *range(3, steps, 4), steps - 1})
+        folder = self.workers.place(worker) / "outputs"
+        folder.mkdir(parents=True, exist_ok=True)
+        seed = 1 + rng.randrange(2**30)
+        request = {
+            "shape": shape.model_dump(),
+            "dir": str(folder),
+            "steps": steps,
+            "seed": seed,
+            "accumulate": accumulate,
+        }
+        try:
+            made = worker.ask({"cmd": "train", **request, "keep": keep}, self.policy.check_timeout_s)
+            judged = checker.ask(
+                {"cmd": "check_train", **request, "answers": made.get("steps", {})}, self.policy.check_timeout_s
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        passed = {str(k): bool(judged["steps"].get(str(k), {}).get("passed")) for k in keep}
+        return session_checks.training(passed, [int(n) for n in made.get("launches", [])] or [0], weight_cache)
+
+    def _observe(self, worker: Worker, shape: Shape) -> dict[str, Any]:
+        return worker.ask(
+            {"cmd": "observe", "shape": shape.model_dump(), "seed": secrets.randbits(31)}, self.policy.check_timeout_s
+        )
+
+    # -- which shapes ------------------------------------------------------------------------------------------------
+    def _heldout(self, shapes: Sequence[Shape], rng: random.Random) -> list[Shape]:
+        dims = [
+            checks.heldout_dims(self.schema_class, shapes[0].dims, rng, self.policy.heldout_max)
+            for _ in range(self.policy.heldout)
+        ]
+        return [Shape(label=f"heldout-{i + 1}", dims=d) for i, d in enumerate(dims)]
+
+    def _small(self, shapes: Sequence[Shape], heldout: bool, rng: random.Random) -> Shape:
+        found = self._heldout(shapes, rng) if heldout else []
+        return found[0] if found else min(shapes, key=lambda s: math.prod(s.dims.values()))
+
+    def _fills(self, worker: Worker) -> list[str]:
+        return [str(f) for f in self.workers.hello(worker).get("fills", ["normal"])]
+
+    def first_call_s(self, norms: Norms | None) -> float:
+        """How long a first call may take: compiling adapts to what the base needed."""
+        if norms is None or not norms.first_call_s:
+            return self.policy.compile_timeout_s
+        return min(self.policy.compile_timeout_s, max(FIRST_CALL_S, 10 * norms.first_call_s))
+
+    # -- the gate self-test --------------------------------------------------------------------------------------------
+    def faulty_outputs(
+        self, key: str, tree: Tree, shape: Shape, norms: Norms, faults: Sequence[str], parts: dict[str, float]
+    ) -> list[GateResult]:
+        """Each fault planted into the base's op: what finds it. A fault that nothing finds is a gate that isn't one."""
+        rng, results = random.Random(secrets.randbits(64)), []
+        with self.workers.running(key, parts, ("worker-check", tree)) as (worker,):
+            checker = self.workers.checker(key, parts)
+            with timed(parts, "self-test"):
+                for fault in faults:
+                    self.say(f"gate self-test: {fault.replace('_', ' ')}")
+                    worker.ask({"cmd": "plant", "name": fault}, self.policy.start_timeout_s)
+                    try:
+                        trial = self._trial(worker, checker, tree, shape, checks.short_trial(rng), None)
+                        failure = trial_checks.judge_trial(trial, norms) or _own_failure(trial)
+                    except WorkerError as e:
+                        if worker.process.poll() is not None:
+                            raise
+                        failure = Failure(code=e.kind if e.kind.startswith("K") else "G04", detail=e.message)
+                    results.append(
+                        GateResult(
+                            code=failure.code if failure else "G04", ok=failure is not None,
+                            detail=f"{fault}: {failure.detail if failure else 'passed every check'}",
+                        )
+                    )  # fmt: skip
+        return results
+
+
+def _dims(shape: Shape) -> str:
+    return "x".join(str(v) for v in shape.dims.values())
+
+
+def _judged(answer: dict[str, Any], shape: Shape) -> Judged:
+    try:
+        return Judged.model_validate(answer)
+    except ValidationError as e:
+        raise WorkerError(
+            "protocol", f"checker's answer for {shape.label} is malformed: {str(e).splitlines()[0]}"
+        ) from e
+
+
+def _own_failure(trial: Judgement) -> Failure | None:
+    """The project's own check on normal contents, whether or not anything is known of the base."""
+    bad = next((j for c, j in trial if c.fill == "normal" and not j.passed), None)
+    return Failure(code="G04", detail=bad.detail or "the project's check fails") if bad else None
+
+
+def _row(shape: Shape, trial: Judgement, failure: Failure | None) -> CheckRow:
+    metrics = trial[0][1].metrics
+    if failure:
+        return CheckRow(shape=shape.label, check="FAIL", metrics=metrics, detail=failure.detail, code=failure.code)
+    return CheckRow(shape=shape.label, check="PASS", metrics=metrics)
