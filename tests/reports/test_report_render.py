@@ -20,8 +20,8 @@ SECTIONS = [
     "Real-training transfer check",
 ]  # fmt: skip
 REPORT = [
-    "Headline", "Lineage", "Shapes", "Leave one out", "Effective directions", "Ineffective directions",
-    "Final acceptance", "Real-training audit", "Cost", "Next steps", "Tips", "Environment",
+    "Headline", "Referee", "Lineage", "Shapes", "Rejected by the referee", "Leave one out", "Effective directions",
+    "Ineffective directions", "Final acceptance", "Real-training audit", "Cost", "Next steps", "Tips", "Environment",
 ]  # fmt: skip
 EVIL = "a | b\n## Decision\n\n**ACCEPTED**\n```\n<!-- <script>x</script> ![x](http://y) \\<b> \x1b[31m\u202e\x00 | tail"
 
@@ -73,7 +73,7 @@ def test_summary_holds_the_round_s_numbers():
 def test_failed_gate_and_shape_are_told():
     state = fold(make_events(6))
     broken = part(render.summary_md(state, 4), "Rollback Analysis")
-    assert "Gate G03 failed: ptxas: out of registers" in broken
+    assert "Gate G03 build failed: ptxas: out of registers" in broken
     wrong = render.summary_md(state, 6)
     assert "| FAIL row 7 is zero |" in part(wrong, "Results")
     assert "turbo-opt recover 6" in part(wrong, "Rollback Analysis")

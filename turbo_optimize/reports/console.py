@@ -5,13 +5,13 @@ Other people's words go in as `Text`, never as markup. Colour is rich's own affa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turbo_optimize.core import events as ev
 from turbo_optimize.core.scoring import gain_pct
 from turbo_optimize.core.state import Round, State
-from turbo_optimize.reports import rounds, tables
+from turbo_optimize.reports import referee, rounds, tables
 from turbo_optimize.reports.summary import summary_facts, walk
 from turbo_optimize.reports.text import NONE, duration, gain, num, one_line, pct, short, when
 
@@ -73,6 +73,8 @@ def status_table(state: State) -> Table:
         "incumbent": f"{num(f['incumbent_score'])} {f['unit']}{at}" if f["incumbent_score"] else None,
         "vs baseline": f"{f['vs_baseline']} (other processes: a hint)" if f["vs_baseline"] else None,
         "paired gain": _gain(f),
+        "checkpoint": _checkpoint(state),
+        **referee.words(state),
         "elapsed": duration(f["elapsed_s"]) + limit,
         "last": f["last"],
         "stop asked": f["stop_asked"],
@@ -82,6 +84,14 @@ def status_table(state: State) -> Table:
         if value:
             table.add_row(name, _text(value))
     return table
+
+
+def _checkpoint(state: State) -> str | None:
+    """The last measurement of base against head on the way; the end's own stands under `paired gain`."""
+    found = referee.checkpoints(state)
+    if not found:
+        return None
+    return f"round {found[-1].round}: {gain(found[-1].gain_pct, found[-1].low_pct, found[-1].high_pct)}"
 
 
 def _gain(f: Mapping[str, Any]) -> str | None:
@@ -131,16 +141,16 @@ def _trend_numbers(state: State, r: Round) -> tuple[str, ...]:
     return (*measured, against, pct(r.decision.gain_pct if r.decision else None))
 
 
-def round_panel(state: State, n: int) -> Panel:
-    """One round in full. LookupError where the state has no round n."""
+def round_panel(state: State, n: int, device: Mapping[str, Any] | None = None) -> Panel:
+    """One round in full; `device` as `reports.device.read_device` answers. LookupError where the state has no round n."""
     from rich.console import Group
     from rich.panel import Panel
 
     r = state.round(n)
     if r is None:
         raise LookupError(f"no round {n}: the campaign has {len(state.rounds)}")
-    f = summary_facts(state, r, walk(state))
-    parts: list[Any] = [_text(rounds.decision_line(r), STYLES.get(r.status, ""))]
+    f = summary_facts(state, r, walk(state), device)
+    parts: list[Any] = [_text(rounds.decision_line(r), STYLES.get(r.status, "")), *map(_text, f["decided"])]
     sections = {
         "Hypothesis": [f["hypothesis"]], "Single change": f["change"], "Results": f["results"],
         "Attribution": f["attribution"], "Next direction": f["next"], "Real-training transfer check": f["transfer"],
@@ -149,10 +159,21 @@ def round_panel(state: State, n: int) -> Panel:
     for title, lines in sections.items():
         if lines:
             parts += ["", _text(title, "bold"), *(_text(line) for line in lines)]
+    if f["self_test"]:
+        parts += ["", _fault_table(f["self_test"])]
     if f["shapes"]:
         parts += ["", _shape_table(state, r)]
     title = _text(f"round {n}, {r.status}: {rounds.description(r)}")
     return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _fault_table(rows: Sequence[Mapping[str, str]]) -> Table:
+    table = _table("Gate self-test")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row.values()))
+    return table
 
 
 def _shape_table(state: State, r: Round) -> Table:
@@ -173,17 +194,22 @@ def _failed(gates: Iterable[Any]) -> str:
     return ", ".join(f"{g.code} FAILED {g.detail}".strip() for g in gates if not g.ok) or "all ok"
 
 
+def _noted(notes: Iterable[str]) -> str:
+    return "".join(f"; {note}" for note in notes)
+
+
 # What the log says of an event, beside its time, kind and round.
 DETAILS: dict[type, Callable[[Any], str]] = {
     ev.Created: lambda e: e.manifest.campaign,
     ev.Opened: lambda e: f"{e.command}, pid {e.pid}",
     ev.Prepared: lambda e: f"branch {e.branch or 'none'}, gates {_failed(e.prerequisites)}",
+    ev.Learned: lambda e: f"{sum(g.ok for g in e.self_test)} of {len(e.self_test)} planted faults found",
     ev.Baselined: lambda e: f"{num(e.score.value)} {e.score.unit} at {short(e.commit)}",
     ev.Analyzed: lambda e: f"{e.bottleneck}; {len(e.directions)} directions",
     ev.Proposed: lambda e: e.proposal.summary,
     ev.Patched: lambda e: f"{short(e.commit)} on {short(e.parent)}, {len(e.files)} files",
     ev.Gated: lambda e: _failed(e.gates),
-    ev.Measured: lambda e: f"{e.session.level} {e.session.index}: {num(e.score.value)} {e.score.unit}",
+    ev.Measured: lambda e: f"{e.session.level} {e.session.index}: {num(e.score.value)} {e.score.unit}{_noted(e.notes)}",
     ev.Decided: lambda e: f"{e.decision.verdict.value} ({e.decision.code}): {e.decision.reason}",
     ev.Applied: lambda e: f"incumbent {short(e.commit)}",
     ev.UndoDecided: lambda e: f"take {short(e.commit)} back",

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 from turbo_optimize.core.state import Round, State
-from turbo_optimize.reports import lessons, rounds, tables
+from turbo_optimize.reports import lessons, referee, rounds, tables
 from turbo_optimize.reports.text import clean
 
 FORMAT = 1  # of data.json; counts up when a key changes its meaning or goes
@@ -19,7 +19,9 @@ def report_data(state: State) -> dict[str, Any]:
     format       int, see FORMAT
     manifest     the manifest, or null
     status       where the campaign stands: tables.status_facts
-    final        the paired baseline-to-head measurement (events.Compared), or null
+    referee      what BASELINE and the gate self-test found: referee.facts
+    final        the paired baseline-to-head measurement (events.Compared), or null; checkpoints: [those on the way]
+    rejected     what objected to the rounds that rolled back: referee.rejected
     rounds       one object a round: rounds.round_row
     trend        the trend table, cells as text: {columns: [...], rows: [{column: text}]}
     gain_curve   product of accepted paired gains after each round
@@ -34,7 +36,10 @@ def report_data(state: State) -> dict[str, Any]:
         "format": FORMAT,
         "manifest": state.manifest.model_dump(mode="json") if state.manifest else None,
         "status": tables.status_facts(state),
+        "referee": referee.facts(state),
         "final": final.model_dump(mode="json") if final else None,
+        "checkpoints": [c.model_dump(mode="json") for c in referee.checkpoints(state)],
+        "rejected": referee.rejected(state),
         "rounds": [rounds.round_row(state, r) for r in state.rounds],
         "trend": {"columns": list(tables.trend_columns(rounds.unit(state))), "rows": tables.trend_rows(state)},
         "gain_curve": tables.cumulative_gain_pct(state),

@@ -8,8 +8,10 @@ from typing import Any
 
 from turbo_optimize.core.events import Compared
 from turbo_optimize.core.models import Verdict
+from turbo_optimize.core.rules import INFLATION_PCT
 from turbo_optimize.core.state import Round, State
-from turbo_optimize.reports.rounds import description, direction_of, paired_gain_pct, times_note
+from turbo_optimize.reports import training
+from turbo_optimize.reports.rounds import description, direction_of, paired_gain_pct, times_note, trained_pct
 from turbo_optimize.reports.text import gain, one_line, pct
 
 # Transfer bucket -> (what it is, how its gain counts). SPEC §5.
@@ -23,7 +25,6 @@ BUCKETS: dict[str, tuple[str, str]] = {
     "W3": ("generic memoisation", "forbidden: training never repeats a call"),
 }
 REPAIRABLE = ("G03", "G04")  # build, correctness: the idea itself was never measured
-INFLATION_PCT = 1.0  # the sum of the claims may exceed the measured whole by this much
 
 
 def bucket_meaning(bucket: str) -> str:
@@ -118,23 +119,25 @@ def audit(state: State) -> dict[str, Any]:
 
     `s_real_pct` K1 to K4, `w_real_pct` W1, `residual_pct` what is left of the measured gain beyond both;
     `inflation` True where the claims exceed the measured whole by over INFLATION_PCT and lie outside of its interval,
-    None where it is not measured.
+    None where it is not measured. What training steps keep is beside it: training.whole.
     """
     rows = [
         {
             "round": r.number, "description": description(r), "bucket": r.proposal.bucket,
             "meaning": bucket_meaning(r.proposal.bucket), "gain_pct": r.decision.gain_pct if r.decision else None,
+            "train_pct": trained_pct(state, r), "cap_pct": r.cap_pct,
         }
         for r in state.accepted if r.proposal
     ]  # fmt: skip
     of_bucket = {w: [r for r in state.accepted if r.proposal and r.proposal.bucket[:1] == w] for w in "KW"}
     claimed, final = paired_gain_pct(state.accepted), final_comparison(state)
     measured = final.gain_pct if final else None
-    residual = None if measured is None else 100.0 * ((1 + measured / 100) / (1 + claimed / 100) - 1)
+    residual = None if measured is None else training.gap_pct(claimed, measured)
     return {
         "rounds": rows, "s_real_pct": paired_gain_pct(of_bucket["K"]), "w_real_pct": paired_gain_pct(of_bucket["W"]),
         "claimed_pct": claimed, "measured_pct": measured, "residual_pct": residual,
         "inflation": None if residual is None else residual < -INFLATION_PCT and not _may_be(claimed, final),
+        **training.whole(state),
     }  # fmt: skip
 
 

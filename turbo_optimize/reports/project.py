@@ -1,12 +1,17 @@
-"""Writes every rendered file of a campaign directory from its state. Delete them all and this brings them back."""
+"""Writes every rendered file of a campaign directory from its state. Delete them all and this brings them back.
+
+The clocks that a summary tells are read from the round's samples.csv.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from turbo_optimize.core.state import State
 from turbo_optimize.reports import render
+from turbo_optimize.reports.device import read_device
 
 Write = Callable[[Path, str], None]
 
@@ -29,7 +34,7 @@ def write_projections(state: State, campaign_dir: Path, write: Write, rounds: It
     written (what a running campaign does after each round); the logs, and the report if any, are always whole.
     """
     wanted = None if rounds is None else frozenset(rounds)
-    for n, text in render.summaries(state, wanted):
+    for n, text in render.summaries(state, wanted, partial(read_device, campaign_dir)):
         write(campaign_dir / f"rounds/round-{n}/summary.md", text)
     for r in state.rounds:
         if r.proposal and (wanted is None or r.number in wanted):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from turbo_optimize.core.state import State
+from turbo_optimize.core.state import Round, State
 from turbo_optimize.data import data_path
-from turbo_optimize.reports import lessons, rounds, tables
+from turbo_optimize.reports import lessons, referee, rounds, tables, training
 from turbo_optimize.reports import text as t
 from turbo_optimize.reports.export import environment, junit_xml, report_data, report_json
 from turbo_optimize.reports.manifest import load_manifest, manifest_yaml
-from turbo_optimize.reports.summary import summary_facts, walk
+from turbo_optimize.reports.summary import fault_cells, summary_facts, walk
 
 __all__ = [
     "cost_md",
@@ -66,13 +66,15 @@ def _table(note: str, columns: Any, rows: Any) -> str:
     return t.md_table(columns, rows) + (f"\n\nNote: {note}." if note else "")
 
 
-def summaries(state: State, numbers: Iterable[int] | None = None) -> Iterator[tuple[int, str]]:
-    """(round number, summary.md) of the named rounds, or of all."""
+def summaries(
+    state: State, numbers: Iterable[int] | None = None, device: Callable[[Round], Mapping[str, Any]] = lambda _: {}
+) -> Iterator[tuple[int, str]]:
+    """(round number, summary.md) of the named rounds, or of all; `device` tells a round's clock (reports.device)."""
     seen, heading = walk(state), _heading(state)
     wanted = None if numbers is None else set(numbers)
     for r in state.rounds:
         if wanted is None or r.number in wanted:
-            yield r.number, _rendered("summary.md", heading | summary_facts(state, r, seen))
+            yield r.number, _rendered("summary.md", heading | summary_facts(state, r, seen, device(r)))
 
 
 def summary_md(state: State, n: int) -> str:
@@ -123,6 +125,11 @@ def report_md(state: State) -> str:
         "ineffective": lessons.ineffective_directions(state),
         "audit": lessons.audit(state),
         "inflation_pct": lessons.INFLATION_PCT,
+        "kept": training.kept,
+        "referee": referee.words(state),
+        "self_test": fault_cells(referee.self_test(state)),
+        "checkpoints": _checkpoints(state),
+        "rejected": _rejected(state),
         "cost": tables.cost_facts(state),
         "steps": lessons.next_steps(state),
         "tips": lessons.tips(state) if state.tips is None else state.tips,
@@ -146,6 +153,23 @@ def _lineage(state: State) -> list[dict[str, str]]:
             "Note": f"reverted by {t.short(r.undone)}" if r.undone else "trade-off" if d and d.trade_off else "",
         })  # fmt: skip
     return rows
+
+
+def _checkpoints(state: State) -> list[dict[str, str]]:
+    return [
+        {"Round": str(c.round), "Gain": t.pct(c.gain_pct), "90% interval": t.interval(c.low_pct, c.high_pct)}
+        for c in referee.checkpoints(state)
+    ]
+
+
+def _rejected(state: State) -> list[dict[str, str]]:
+    return [
+        {
+            "Code": row["code"], "Title": row["title"], "Count": str(len(row["rounds"])),
+            "Rounds": ", ".join(map(str, row["rounds"])),
+        }
+        for row in referee.rejected(state)
+    ]  # fmt: skip
 
 
 def _final_shapes(state: State) -> list[dict[str, str]]:

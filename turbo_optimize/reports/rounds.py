@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
+from turbo_optimize.core import stats
 from turbo_optimize.core.models import Score
+from turbo_optimize.core.rules import catalog
 from turbo_optimize.core.scoring import trend_delta
 from turbo_optimize.core.state import Round, State
 from turbo_optimize.reports.text import NONE, TIMES_NOTE, gain, num, one_line, pct, short
@@ -47,6 +50,27 @@ def decision_line(r: Round) -> str:
     return said if r.applied else f"OPEN: decided {said}; the branch has not followed yet"
 
 
+_titles = cache(catalog)
+
+
+def title(code: str) -> str:
+    """`stale output`; empty for a code that this version doesn't have."""
+    return _titles().get(code, "")
+
+
+def titled(code: str) -> str:
+    """`K04 stale output`"""
+    return f"{code} {title(code)}".rstrip()
+
+
+def objection(r: Round) -> str:
+    """What rolled a round back and where to read of it: "K04 stale output (`turbo-opt rules K04`)"; else empty."""
+    d = r.decision
+    if d is None or d.accepted:
+        return ""
+    return f"{titled(d.code)} (`turbo-opt rules {d.code}`)" if title(d.code) else d.code
+
+
 def key_finding(r: Round) -> str:
     """The measured gain and the shapes that stand out, else the rule that decided."""
     d = r.decision
@@ -71,6 +95,16 @@ def gain_factor(r: Round) -> float:
 def paired_gain_pct(rounds: Iterable[Round]) -> float:
     """Product of the paired gains of `rounds`, in percent. An estimate: each factor is measured against its parent."""
     return 100.0 * (math.prod(gain_factor(r) for r in rounds) - 1.0)
+
+
+def trained_pct(state: State, r: Round) -> float | None:
+    """The gain measured again in training steps, percent; None where it wasn't."""
+    if r.decision and r.decision.train_pct is not None:
+        return r.decision.train_pct
+    measured = [s for s in r.sessions if s.level == "train"]
+    if not measured or state.manifest is None:
+        return None
+    return stats.pct(math.fsum(stats.session_estimate(s, state.manifest.policy.trim) for s in measured) / len(measured))
 
 
 def shape_rows(state: State, r: Round) -> list[dict[str, Any]]:
@@ -100,6 +134,8 @@ def round_row(state: State, r: Round) -> dict[str, Any]:
     return {
         "round": r.number, "status": r.status, "description": description(r), "decision": decision_line(r),
         "verdict": d.verdict.value if d else None, "code": d.code if d else None, "reason": d.reason if d else None,
+        "title": (title(d.code) or None) if d else None, "train_pct": trained_pct(state, r), "cap_pct": r.cap_pct,
+        "void_sessions": list(r.notes),
         "hypothesis": p.hypothesis if p else None, "change": p.change if p else None,
         "category": p.category if p else None, "direction": direction_of(r) if p else None,
         "bucket": p.bucket if p else None, "expected_gain_pct": p.expected_gain_pct if p else None,

@@ -6,15 +6,26 @@ one that a rebuild writes are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from turbo_optimize.core.machine import REVIEWS
 from turbo_optimize.core.models import Proposal, Verdict
 from turbo_optimize.core.scoring import gain_pct
 from turbo_optimize.core.state import Round, State
+from turbo_optimize.reports import referee, training
+from turbo_optimize.reports.device import device_lines
 from turbo_optimize.reports.lessons import bucket_meaning, ranked_line, ranked_name
-from turbo_optimize.reports.rounds import decision_line, description, direction_of, shape_rows, times_note, unit
+from turbo_optimize.reports.rounds import (
+    decision_line,
+    description,
+    direction_of,
+    objection,
+    shape_rows,
+    times_note,
+    titled,
+    unit,
+)
 from turbo_optimize.reports.text import NONE, gain, interval, num, one_line, pct, short
 
 
@@ -38,17 +49,23 @@ def walk(state: State) -> Walk:
     return Walk(first, rollbacks)
 
 
-def summary_facts(state: State, r: Round, seen: Walk) -> dict[str, Any]:
-    """Everything that templates/summary.md.j2 shows of round `r`."""
+def summary_facts(state: State, r: Round, seen: Walk, device: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that templates/summary.md.j2 shows of round `r`; `device` as `reports.device.read_device` answers."""
     return {
         "round": r, "proposal": r.proposal, "description": description(r), "note": times_note(state),
         "hypothesis": r.proposal.hypothesis if r.proposal else _no_hypothesis(r), "change": list(_change(r)),
-        "hints": _hints(r.proposal), "results": list(_results(r, unit(state))),
+        "hints": _hints(r.proposal), "results": [*_results(state, r), *device_lines(device or {})],
         "shape_columns": shape_columns(unit(state)), "shapes": shape_cells(shape_rows(state, r), unit(state)),
-        "gates": [{"Gate": g.code, "Result": "ok" if g.ok else "FAILED", "Detail": g.detail} for g in r.gates],
+        "self_test": fault_cells(referee.self_test(state)) if r.number == 1 else [],
+        "gates": [{"Gate": titled(g.code), "Result": "ok" if g.ok else "FAILED", "Detail": g.detail} for g in r.gates],
         "decision": decision_line(r), "decided": list(_decided(r)), "attribution": list(_attribution(r)),
-        "next": list(_next(r, seen)), "transfer": list(_transfer(r)), "rollback": list(_rollback(r)),
+        "next": list(_next(r, seen)), "transfer": list(_transfer(state, r)), "rollback": list(_rollback(r)),
     }  # fmt: skip
+
+
+def fault_cells(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """`referee.self_test` as text."""
+    return [{"Planted fault": row["fault"], "Found by": row["found_by"], "How": row["how"]} for row in rows]
 
 
 def shape_columns(unit: str) -> tuple[str, ...]:
@@ -91,19 +108,23 @@ def _hints(p: Proposal | None) -> list[str]:
     return [", ".join(f"{k} {v}" for k, v in h.items()) for h in p.hints[:10]] if p else []
 
 
-def _results(r: Round, unit: str) -> Iterator[str]:
+def _results(state: State, r: Round) -> Iterator[str]:
+    metric = unit(state)
     if r.score is None:
         yield "Nothing was measured." if r.decision else "Not measured yet."
         return
     against = f", incumbent of the same sessions {num(r.incumbent_score.value)}" if r.incumbent_score else ""
-    yield f"Score {num(r.score.value)} {unit}{against} (geometric mean over shapes)"
+    yield f"Score {num(r.score.value)} {metric}{against} (geometric mean over shapes)"
     if r.decision and r.decision.gain_pct is not None:
         d = r.decision
         yield f"Paired gain {gain(d.gain_pct, d.low_pct, d.high_pct)} over {d.sessions} sessions"
     s = r.score
     for side, avg, peak in (("Forward", s.forward_avg, s.forward_peak), ("Backward", s.backward_avg, s.backward_peak)):
         if avg is not None:
-            yield f"{side} average {num(avg)}, peak {num(peak)} {unit} (diagnostics)"
+            yield f"{side} average {num(avg)}, peak {num(peak)} {metric} (diagnostics)"
+    if r.number == 1:
+        yield from (f"{name[:1].upper()}{name[1:]}: {line}" for name, line in referee.words(state).items())
+    yield from (f"{note[:1].upper()}{note[1:]}; measured again" for note in r.notes)
     hashes = {"benchmark.csv": r.csv_sha256, "samples.csv": r.samples_sha256, "loaded binary": r.binary_sha256}
     yield "SHA-256: " + ", ".join(f"{k} `{short(v)}…`" for k, v in hashes.items() if v)
 
@@ -112,6 +133,8 @@ def _decided(r: Round) -> Iterator[str]:
     d = r.decision
     if d is None:
         return
+    if what := objection(r):
+        yield f"Objected: {what}"
     if d.trade_off:
         worse = [f"{s.shape} {pct(s.gain_pct)}" for s in d.shapes if s.high_pct < 0]
         yield f"Trade-off, recorded: {', '.join(worse) or 'some shapes are slower'}"
@@ -158,14 +181,14 @@ def _next(r: Round, seen: Walk) -> Iterator[str]:
         yield "Analyze again from the new head" if r.number > 1 else "Analyze the baseline's bottleneck"
 
 
-def _transfer(r: Round) -> Iterator[str]:
+def _transfer(state: State, r: Round) -> Iterator[str]:
     p = r.proposal
     if p is None:
         yield "Not applicable: nothing was changed."
         return
     stopped = next((g.code for g in r.gates if not g.ok), None)
     if stopped:
-        yield f"Not judged: the round was stopped by {stopped} (claimed bucket {p.bucket})"
+        yield f"Not judged: the round was stopped by {titled(stopped)} (claimed bucket {p.bucket})"
         return
     yield f"Bucket {p.bucket}: {bucket_meaning(p.bucket)}"
     audit = next((g for g in r.gates if g.code == "G02"), None)
@@ -173,6 +196,7 @@ def _transfer(r: Round) -> Iterator[str]:
         yield f"Static audit {'passed' if audit.ok else 'FAILED'}{': ' + audit.detail if audit.detail else ''}"
     if r.sessions:
         yield "Timed on fresh tensor objects over a ring larger than the cache, contents rewritten between blocks"
+    yield from training.lines(state, r)
 
 
 def _rollback(r: Round) -> Iterator[str]:
@@ -181,9 +205,9 @@ def _rollback(r: Round) -> Iterator[str]:
     if d is None or d.accepted:
         return
     yield f"What happened: {d.code}, {d.reason}"
-    yield from (f"Gate {g.code} failed{': ' + g.detail if g.detail else ''}" for g in r.gates if not g.ok)
+    yield from (f"Gate {titled(g.code)} failed{': ' + g.detail if g.detail else ''}" for g in r.gates if not g.ok)
     bad = [c for c in r.checks if c.check != "PASS"]
-    yield from (f"Shape {c.shape} {c.check}{': ' + c.detail if c.detail else ''}" for c in bad[:5])
+    yield from (f"Shape {c.shape} {c.check}, {titled(c.code)}{': ' + c.detail if c.detail else ''}" for c in bad[:5])
     slower = sorted((s for s in d.shapes if s.high_pct < 0), key=lambda s: s.gain_pct)
     if slower:
         yield f"Provably slower: {', '.join(f'{s.shape} {pct(s.gain_pct)}' for s in slower[:3])}"

@@ -59,6 +59,11 @@ def pct(value: float | None, digits: int = 2) -> str:
     return NONE if value is None else f"{value:+.{digits}f}%"
 
 
+def share(value: float | None) -> str:
+    """A percentage that has no sign."""
+    return NONE if value is None else f"{value:.2f}%" if value < 10 else f"{value:.1f}%"
+
+
 def interval(low: float | None, high: float | None) -> str:
     return NONE if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]%"
 
