@@ -181,7 +181,8 @@ class Trials:
         asked = {w: self._request(w, shape, calls) for w in (worker, twin)}
         for w, request in asked.items():
             w.send({"cmd": "trial", **request})
-        made = {w: w.receive(self.first_call_s(norms), "trial") for w in asked}
+        # The twin's answer first: it lives on, and must not find this one unread when the candidate's worker fails.
+        made = {w: w.receive(self.first_call_s(norms), "trial") for w in (twin, worker)}
         judged = {w: self._judged(checker, asked[w], made[w], shape) for w in asked}
         return judged[worker], trial_checks.learn([judged[twin]])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 NONE = "—"
 TIMES_NOTE = "times are CPU (Triton interpreter) times, not a GPU's"
@@ -36,7 +37,12 @@ def _inert(text: str) -> str:
 
 def cell(value: object) -> str:
     """One cell of a Markdown table."""
-    text = one_line(str(value)).replace("\\", "\\\\").replace("|", "\\|")
+    return _cell(str(value))
+
+
+@lru_cache(maxsize=4096)  # headings, labels, codes: most cells stand in every round's tables
+def _cell(text: str) -> str:
+    text = one_line(text).replace("\\", "\\\\").replace("|", "\\|")
     return _LIVE.sub(r"\1\\\2", text) or NONE
 
 
