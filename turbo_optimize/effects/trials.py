@@ -184,7 +184,9 @@ class Trials:
         # The twin's answer first: it lives on, and must not find this one unread when the candidate's worker fails.
         made = {w: w.receive(self.first_call_s(norms), "trial") for w in (twin, worker)}
         judged = {w: self._judged(checker, asked[w], made[w], shape) for w in asked}
-        return judged[worker], trial_checks.learn([judged[twin]])
+        own = trial_checks.learn([judged[twin]])
+        known = {"deterministic": own.deterministic and norms.deterministic, "off": (*norms.off, *own.off)}
+        return judged[worker], own.model_copy(update=known)
 
     def _trial(
         self, worker: Worker, checker: Worker, tree: Tree, shape: Shape, calls: Sequence[Call], norms: Norms | None
