@@ -58,7 +58,6 @@ LIMITS: dict[str, tuple[str, str]] = {
 # Honest mistakes look like these: a round may repair them.
 REPAIRABLE = frozenset({"G03", "G04", "K01", "K02", "K03", "K05", "K13", "K14", "K15", "K18", "L03", "L05"})
 
-
 How = Literal["fresh", "rewrite", "poke"]
 
 

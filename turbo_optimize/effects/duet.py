@@ -119,7 +119,7 @@ class DuetBench:
                 with timed(out.parts, "compile"):
                     rough = self._prepare(key, pair, shape)
                 with timed(out.parts, "measure"):
-                    blocks = self._quads(pair, shape, level, index, rough, candidate)
+                    blocks = self._quads(pair, shape, level, index, rough)
                 if pair.void:
                     break
                 with timed(out.parts, "verify"):
@@ -153,9 +153,7 @@ class DuetBench:
             raise WorkerError("protocol", f"{shape.label}: rough times of {rough} ms")
         return rough["A"]
 
-    def _quads(
-        self, pair: Pair, shape: Shape, level: Level, index: int, rough_ms: float, candidate: Tree
-    ) -> list[Block]:
+    def _quads(self, pair: Pair, shape: Shape, level: Level, index: int, rough_ms: float) -> list[Block]:
         p, what = self.policy, "train" if level == "train" else "step"
         everywhere = os.sched_getaffinity(0)
         mine = everywhere if self.core is None else {self.core}

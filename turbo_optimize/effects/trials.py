@@ -58,7 +58,7 @@ class Trials:
                 rows, began = [], time.monotonic()
                 for i, shape in enumerate(shapes):
                     self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
-                    trials.append(self._trial(worker, checker, tree, shape, checks.short_trial(rng), None))
+                    trials.append(self._trial(worker, checker, shape, checks.short_trial(rng), None))
                     first_s = first_s or time.monotonic() - began
                     rows.append(_row(shape, trials[-1], _own_failure(trials[-1])))
                 if all(r.check == "PASS" for r in rows):
@@ -76,7 +76,7 @@ class Trials:
         for shape in self._heldout(shapes, rng):
             self.say(f"learning from {_dims(shape)}")
             try:
-                trials.append(self._trial(worker, checker, tree, shape, checks.whole_trial(rng, fills), None))
+                trials.append(self._trial(worker, checker, shape, checks.whole_trial(rng, fills), None))
                 heldout = heldout and all(j.passed for c, j in trials[-1] if c.fill == "normal")
             except WorkerError as e:
                 if e.kind != "run" or worker.process.poll() is not None:
@@ -84,7 +84,7 @@ class Trials:
                 heldout = False
         smallest = min(shapes, key=lambda s: math.prod(s.dims.values()))
         if not heldout:
-            trials.append(self._trial(worker, checker, tree, smallest, checks.whole_trial(rng, fills), None))
+            trials.append(self._trial(worker, checker, smallest, checks.whole_trial(rng, fills), None))
         norms = trial_checks.learn(trials)
         seen = self._observe(worker, smallest)
         if self.training:
@@ -189,7 +189,7 @@ class Trials:
         return judged[worker], own.model_copy(update=known)
 
     def _trial(
-        self, worker: Worker, checker: Worker, tree: Tree, shape: Shape, calls: Sequence[Call], norms: Norms | None
+        self, worker: Worker, checker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms | None
     ) -> Judgement:
         asked = self._request(worker, shape, calls)
         made = worker.ask({"cmd": "trial", **asked}, self.first_call_s(norms))
@@ -259,7 +259,7 @@ class Trials:
                     self.say(f"gate self-test: {fault.replace('_', ' ')}")
                     worker.ask({"cmd": "plant", "name": fault}, self.policy.start_timeout_s)
                     try:
-                        trial = self._trial(worker, checker, tree, shape, checks.short_trial(rng), None)
+                        trial = self._trial(worker, checker, shape, checks.short_trial(rng), None)
                         failure = trial_checks.judge_trial(trial, norms) or _own_failure(trial)
                     except WorkerError as e:
                         if worker.process.poll() is not None:

@@ -72,10 +72,6 @@ class Workers:
         while len(self._ready) < count:
             self._ready.append(self._start())
 
-    def refill(self) -> None:
-        """Starts the spares of the next calls: at a time when nothing is being timed."""
-        self.ready(self.spare)
-
     # -- using -------------------------------------------------------------------------------------------------------
     @contextmanager
     def running(self, key: str, parts: dict[str, float], *who: Named) -> Iterator[list[Worker]]:

@@ -188,7 +188,7 @@ def measure(c: Campaign, r: Round, level: Level) -> Iterator[Event]:
                 return
         session, out = c.measure(key, level, index, c.tree(r.parent), tree, shapes)
         samples = (*_kept(c, r), *out.samples)
-        wanted = {"full": ("full",), "train": ("screen", "confirm")}.get(level, ("screen", "confirm"))
+        wanted = ("full",) if level == "full" else ("screen", "confirm")
         measured = [s for s in samples if s.level in wanted]
         score, csv_sha256 = c.write_csv(
             key, shapes, [s for s in measured if s.role == "B"], checks, full=level == "full"
