@@ -67,13 +67,22 @@ def output(trial: Trial, i: int, name: str = "out", **fields: object) -> Trial:
 
 
 def wrong(when: str) -> Callable[[Trial], Trial]:
-    """Of the two calls on the same inputs, the one that was written then fails."""
-    return lambda t: damaged(t, 0 if t[0][0].when == when else len(t) - 1, passed=False, detail="out_snr 0.1 dB")
+    """Of the two calls on the same inputs, the one that was written then fails; the other's contents came later."""
+    later = ("out",) if when == "now" else ()
+    return lambda t: damaged(
+        t, 0 if t[0][0].when == when else len(t) - 1, passed=False, detail="out_snr 0.1 dB", later=later
+    )
+
+
+def by_chance(trial: Trial) -> Trial:
+    """Wrong at once and right at the end, and yet nothing came late: another call's result happened to be right."""
+    return damaged(trial, 0 if trial[0][0].when == "now" else len(trial) - 1, passed=False, detail="out_snr 0.1 dB")
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Trial], Trial], str]] = {
     "input changed": ("K07", lambda t: damaged(t, 2, changed=("a",)), "a"),
     "late": ("K18", wrong("now"), "later"),
+    "right by chance": ("G04", by_chance, "0.1 dB"),
     "overwritten": ("K08", wrong("end"), "overwrote"),
     "nan": ("K01", lambda t: output(t, 3, "da", finite=False, snr_db=math.nan), "da"),
     "shape": ("G04", lambda t: output(t, 1, ok=False), "another shape"),

@@ -92,6 +92,7 @@ class Judged(Frozen):
     detail: str = ""
     outputs: dict[str, Measure] = Field(default_factory=dict)
     changed: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()  # outputs whose contents changed after they had been written
     moved: dict[str, float] = Field(default_factory=dict)
     ruined_passes: bool = False  # the check also passed a copy with a row of zeros
 

@@ -54,13 +54,16 @@ def _wrong(call: Call, j: Judged, norm: Norm) -> bool:
 
 
 def _only_when(when: str, what: str) -> Callable[[Trial, Norms], str | None]:
-    """The same inputs twice, written at different times, and wrong at one of them: what happens in between is at fault."""
+    """The same inputs twice, written at different times, and wrong at one of them: what happens in between is at fault.
+    Wrong at once is late only if the contents did change: replaying old tensors may be right by chance the second time."""
 
     def look(trial: Trial, norms: Norms) -> str | None:
         by: dict[tuple[str, int], dict[str, bool]] = {}
         for call, j in trial:
             if call.how == "fresh":
-                by.setdefault((call.fill, call.seed), {})[call.when] = _wrong(call, j, norms.of(call.fill))
+                counts = bool(j.later) or not when == call.when == "now"
+                wrong = counts and _wrong(call, j, norms.of(call.fill))
+                by.setdefault((call.fill, call.seed), {})[call.when] = wrong
         other = "end" if when == "now" else "now"
         return what if any(w.get(when) and w.get(other) is False for w in by.values()) else None
 
