@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
 
 import fp8_code_kernel  # noqa: E402, F401
 import turbo_kernels.gemm.ops  # noqa: E402
+import turbo_kernels.gemm_fp4.ops  # noqa: E402
 import turbo_kernels.gemm_fp8.ops  # noqa: E402
 import turbo_kernels.quantization.ops  # noqa: E402, F401
 
