@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turbo_kernels import gemm, gemm_fp8
+from turbo_kernels import activation, gemm, gemm_fp8, normalization
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC)
+FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC, activation.SPEC, normalization.SPEC)
 
 
 def family(name: str) -> Spec:
