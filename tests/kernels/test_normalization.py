@@ -55,13 +55,15 @@ def test_step(backend: str, rows: int, cols: int, params: dict[str, int], dtype:
     assert_right(got, reference.step(x, weight, dy, EPS), dtype)
 
 
+@pytest.mark.parametrize(("dtype", "cols"), [("bf16", 16384), ("fp32", 12288)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_widest_row_and_one_wider(backend: str) -> None:
-    x, weight, dy = made(3, 16384), made(16384, seed=2), made(3, 16384, seed=1)
+def test_the_widest_row_and_one_wider(backend: str, dtype: str, cols: int) -> None:
+    x, dy = (made(3, cols, dtype=DTYPES[dtype], seed=seed) for seed in (0, 1))
+    weight, wider = made(cols, dtype=DTYPES[dtype], seed=2), made(1, cols + 1, dtype=DTYPES[dtype])
     with through(backend):
-        assert_right(step(x, weight, dy), reference.step(x, weight, dy, EPS), "bf16")
-    why = backends.forward.backends["TRITON"].can_handle(made(1, 16385), weight, EPS)
-    assert why == "a program holds a whole row: at most 16384 elements, got 16385"
+        assert_right(step(x, weight, dy), reference.step(x, weight, dy, EPS), dtype)
+    why = backends.forward.backends["TRITON"].can_handle(wider, weight, EPS)
+    assert why == f"a program holds a whole row: at most {cols} elements of {x.dtype}, got {cols + 1}"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -27,8 +27,9 @@ def _torch_backward(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tenso
 
 
 def _triton_takes(x: torch.Tensor, *rest: Any) -> str | None:
-    if x.shape[1] > triton_rmsnorm.MAX_COLS:
-        return f"a program holds a whole row: at most {triton_rmsnorm.MAX_COLS} elements, got {x.shape[1]}"
+    most = triton_rmsnorm.MAX_COLS[x.element_size()]
+    if x.shape[1] > most:
+        return f"a program holds a whole row: at most {most} elements of {x.dtype}, got {x.shape[1]}"
     return triton_runs(x)
 
 

@@ -8,14 +8,14 @@ from turbo_kernels import config
 from turbo_kernels.builds import Build
 from turbo_kernels.normalization import triton_rmsnorm as kernels
 
-WIDTHS = (128, 2048, 4096, 8192, kernels.MAX_COLS)
-_DTYPES = ("bf16", "fp32")
+WIDTHS = (96, 2048, 4096, 5120, 8192, 12288, 16384)
+_BYTES = {"bf16": 2, "fp32": 4}
 
 
 def builds(arch: str) -> Iterator[Build]:
     sections = config.read("normalization", arch)
-    for dtype in _DTYPES:
-        for cols in WIDTHS:
+    for dtype, size in _BYTES.items():
+        for cols in (c for c in WIDTHS if c <= kernels.MAX_COLS[size]):
             yield _rows("forward", dtype, cols, sections["forward"])
             yield _rows("backward", dtype, cols, sections["backward"])
         params = sections["reduce"]
