@@ -83,7 +83,7 @@ def reduce_kernel(partial_ptr, dw_ptr, P, H, BLOCK_ROWS: tl.constexpr, BLOCK_COL
 
 def launch(H: int, config: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """(H, ROWS and COLS of a program's tile, its num_warps): TILE elements, or one row and more warps where it is wider."""
-    cols = triton.next_power_of_2(H)
+    cols = 1 << (H - 1).bit_length()
     rows = max(1, config["TILE"] // cols)
     grown = max(1, rows * cols // config["TILE"])
     return {"H": H, "ROWS": rows, "COLS": cols}, {
@@ -108,7 +108,7 @@ def backward(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd
     config = section("normalization", "backward")
     tile, options = launch(H, config)
     share = max(1, config["PROGRAMS"] * config["TILE"] // (tile["ROWS"] * tile["COLS"]))
-    programs = min(triton.cdiv(T, tile["ROWS"]), processors() * share)
+    programs = min(-(-T // tile["ROWS"]), processors() * share)
     dx = torch.empty((T, H), dtype=x.dtype, device=x.device)
     partial = x.new_empty((programs if need_dweight else 0, H), dtype=torch.float32)
     if T:
