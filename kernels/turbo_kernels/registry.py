@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from turbo_kernels import activation, gemm, gemm_fp8, normalization
+from turbo_kernels import activation, gemm, gemm_fp8, normalization, quantization
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC, activation.SPEC, normalization.SPEC)
+FAMILIES: tuple[Spec, ...] = (
+    gemm.SPEC,
+    gemm_fp8.SPEC,
+    quantization.SPEC,
+    activation.SPEC,
+    normalization.SPEC,
+)
 
 
 def family(name: str) -> Spec:
