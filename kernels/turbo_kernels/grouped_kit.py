@@ -36,7 +36,7 @@ def rewrite(inputs: Tensors, seed: int) -> None:
 def _fill(inputs: Tensors, seed: int, layout: Callable[[int, torch.Generator], torch.Tensor]) -> None:
     generator = torch.Generator(inputs["a"].device).manual_seed(seed)
     for name in sorted(inputs):
-        if name != LENS:
+        if inputs[name].is_floating_point():
             inputs[name].normal_(generator=generator)
     weights = layout(inputs[LENS].numel(), torch.Generator().manual_seed(seed))
     inputs[LENS].copy_(share(inputs["a"].shape[0], weights))

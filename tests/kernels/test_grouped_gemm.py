@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from grouped_helpers import force, inputs
 from kernel_helpers import DEVICE, everywhere
 from turbo_kernels import grouped_kit, ops
-from turbo_kernels.case_kit import Tensors
-from turbo_kernels.dispatch import AutoKernelDispatcher
 from turbo_kernels.grouped_gemm import backends, cases
 
 BACKENDS = list(backends.matmul.backends)
 BIG = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 4}
 
 
-def inputs(lens: list[int], n: int, k: int, dtype: str = "bf16", rows: int | None = None, seed: int = 0) -> Tensors:
-    """Standard normal inputs for these groups; rows behind them where `rows` asks for more."""
-    rows = sum(lens) if rows is None else rows
-    made = grouped_kit.make_inputs({"B": len(lens), "M": -(-rows // len(lens)), "N": n, "K": k}, dtype, seed, DEVICE)
-    for name in ("a", "grad_out"):
-        made[name] = made[name].detach()[:rows].clone().requires_grad_(name == "a")
-    made["group_lens"] = torch.tensor(lens, device=DEVICE)
-    return made
-
-
 @pytest.fixture
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every product through the named backend, which must say that it can."""
-    name = request.param
-
-    def select(self: AutoKernelDispatcher, *args: Any) -> Any:
-        chosen = self.backends[name]
-        if why := chosen.can_handle(*args):
-            raise RuntimeError(f"{self.op} {name}: {why}")
-        return chosen
-
-    monkeypatch.setattr(AutoKernelDispatcher, "select", select)
-    return name
+    force(monkeypatch, request.param)
+    return request.param
 
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS, indirect=True)

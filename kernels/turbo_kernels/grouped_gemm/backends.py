@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ def needs_interpreter(x: torch.Tensor) -> str | None:
 def group_rows(group_lens: Lens, rows: int) -> list[slice]:
     """Every group's rows, cut at `rows`. Waits for the device."""
     ends = group_lens.clamp(min=0).cumsum(0).clamp(max=rows).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
 
 
 def offsets(group_lens: Lens) -> torch.Tensor:
