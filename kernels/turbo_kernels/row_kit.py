@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from turbo_kernels.arch import INTERPRET
 from turbo_kernels.case_kit import DTYPES
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -14,10 +13,3 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     """x[..., H] as [rows, H] with neighbouring elements in a row: a view where the strides allow, else a copy."""
     rows = x.reshape(-1, x.shape[-1])
     return rows if rows.stride(1) == 1 or rows.shape[1] == 1 else rows.contiguous()
-
-
-def triton_runs(x: torch.Tensor) -> str | None:
-    """Why Triton can't run on this tensor's device, or None."""
-    if x.device.type == "cpu" and not INTERPRET:
-        return "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
-    return None

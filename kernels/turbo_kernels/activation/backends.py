@@ -6,8 +6,9 @@ import torch
 
 from turbo_kernels.activation import triton_activation
 from turbo_kernels.activation.reference import gated
+from turbo_kernels.arch import unrunnable
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
-from turbo_kernels.row_kit import NAMES, triton_runs
+from turbo_kernels.row_kit import NAMES
 
 
 def _torch_forward(x: torch.Tensor, probs: torch.Tensor | None, kind: str) -> torch.Tensor:
@@ -29,14 +30,14 @@ def _torch_backward(grad_out: torch.Tensor, x: torch.Tensor, probs: torch.Tensor
 # forward(x[T, 2H], probs[T] or None, kind) -> y[T, H]; kind: a key of reference.FUNCTIONS
 forward = AutoKernelDispatcher(
     "activation", "", lambda x, *rest: NAMES[x.dtype],
-    (Backend("TRITON", triton_activation.forward, lambda x, *rest: triton_runs(x)), Backend("TORCH", _torch_forward)),
+    (Backend("TRITON", triton_activation.forward, lambda x, *rest: unrunnable(x)), Backend("TORCH", _torch_forward)),
 )  # fmt: skip
 
 # backward(grad_out[T, H], x[T, 2H], probs[T] or None, kind, need_dprobs) -> (dx[T, 2H], dprobs[T] or empty)
 backward = AutoKernelDispatcher(
     "activation_backward", "", lambda grad_out, x, *rest: NAMES[x.dtype],
     (
-        Backend("TRITON", triton_activation.backward, lambda grad_out, *rest: triton_runs(grad_out)),
+        Backend("TRITON", triton_activation.backward, lambda grad_out, *rest: unrunnable(grad_out)),
         Backend("TORCH", _torch_backward),
     ),
 )  # fmt: skip

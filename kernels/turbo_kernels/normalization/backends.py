@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from turbo_kernels.arch import unrunnable
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
 from turbo_kernels.normalization import triton_rmsnorm
 from turbo_kernels.normalization.reference import rstd_of
-from turbo_kernels.row_kit import NAMES, triton_runs
+from turbo_kernels.row_kit import NAMES
 
 
 def _torch_forward(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,7 +31,7 @@ def _triton_takes(x: torch.Tensor, *rest: Any) -> str | None:
     most = triton_rmsnorm.MAX_COLS[x.element_size()]
     if x.shape[1] > most:
         return f"a program holds a whole row: at most {most} elements of {x.dtype}, got {x.shape[1]}"
-    return triton_runs(x)
+    return unrunnable(x)
 
 
 # forward(x[T, H], weight[H], eps) -> (y[T, H], rstd fp32 [T])
