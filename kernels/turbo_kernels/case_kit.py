@@ -40,7 +40,8 @@ def rewrite(inputs: Tensors, seed: int) -> None:
     """New contents in place, the same for the same seed on the same device."""
     generator = torch.Generator(next(iter(inputs.values())).device).manual_seed(seed)
     for name in sorted(inputs):
-        inputs[name].normal_(generator=generator)
+        if inputs[name].is_floating_point():
+            inputs[name].normal_(generator=generator)
 
 
 def training_step(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], inputs: Tensors) -> Tensors:
