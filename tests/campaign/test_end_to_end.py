@@ -312,6 +312,19 @@ def test_a_failure_on_a_heldout_shape_leaves_nothing_for_the_next_round(tmp_path
     assert "odd" in reason(repo, 2)
 
 
+def test_a_heldout_shape_that_the_base_itself_cannot_run_objects_to_nobody(tmp_path: Path) -> None:
+    repo = make(tmp_path)
+    line, marker = "    work(FORWARD_SHARE)\n", tmp_path / "odd sizes are refused"
+    text = (repo / KERNEL).read_text()
+    raises = f"    if len(a) % 2 and Path({str(marker)!r}).exists():\n        raise RuntimeError('odd')\n"
+    (repo / KERNEL).write_text(text.replace(line, raises + line))
+    git(repo, "commit", "--quiet", "--all", "-m", "Refuses odd sizes, one day")
+    start(repo, "--patches", str(folder_of(tmp_path, _speed(repo, 4))), "--max-rounds", "1")
+    marker.touch()  # no more than PREPARE's shapes happened to show
+    assert run(repo, "resume", "--max-rounds", "2").returncode == 0
+    assert decided(repo) == [(2, "ACCEPTED", "D00")]
+
+
 # -- interruptions -----------------------------------------------------------------------------------------------------
 @contextmanager
 def runner(repo: Path, *args: str) -> Iterator[subprocess.Popen[str]]:

@@ -1,8 +1,8 @@
 """Candidates of known worth for a campaign on a GPU: nothing, a known slow-down, a known gain, cheats, hostile kernels.
 
     python -m tests.gpu.referee base REPO            # a commit that makes the operator slower by a known time
-    python -m tests.gpu.referee patches REPO FOLDER [nulls] [slow] [gains] [cheats] [hostile]
-    turbo-opt start --op gemm_fp8 --backend TRITON --proposer patches --patches FOLDER …
+    python -m tests.gpu.referee patches REPO FOLDER [nulls] [slow] [gains] [cheats] [hostile] [NAME…]
+    python -m tests.gpu.campaign …                   # both, and the campaign
 
 The known time is that of a kernel which does nothing for `PERCENT` of what the step takes at a usual rate: taken away it
 is a true gain, lengthened a true loss.
@@ -108,8 +108,9 @@ def candidates(wanted: list[str]) -> Iterator[tuple[str, Callable[[Path], dict[s
         "cheats": [(e.name, e.edits) for e in GPU_FP8.values()],
         "hostile": [(name, hostile(code)) for name, _, _, code, _ in CODES],
     }
+    by_name = {name: [(name, edits)] for kind in kinds.values() for name, edits in kind}
     for name in wanted or list(kinds):
-        yield from kinds[name]
+        yield from (kinds | by_name)[name]
 
 
 def git(root: Path, *args: str) -> str:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,6 +23,15 @@ from turbo_optimize.effects.workers import Workers
 
 FIRST_CALL_S = 60.0  # a first call may compile: ten times what the base took, but at least this long
 Judgement = list[tuple[Call, Judged]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pair(Generic[T]):
+    """Of the candidate's worker, and of the base's on the same inputs."""
+
+    candidate: T
+    twin: T
 
 
 @dataclass
@@ -110,12 +119,9 @@ class Trials:
         worker.send({"cmd": "trial", **asked[0]})
         for i, shape in enumerate(shapes):
             self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
-            try:
-                made = worker.receive(self.first_call_s(norms), "trial")
-            except WorkerError as e:
-                if e.kind != "run" or worker.process.poll() is not None:
-                    raise
-                return [*rows, CheckRow(shape=shape.label, check="ERROR", detail=e.message)]
+            made = self._answer(worker, norms)
+            if isinstance(made, str):
+                return [*rows, CheckRow(shape=shape.label, check="ERROR", detail=made)]
             if i + 1 < len(shapes):
                 worker.send({"cmd": "trial", **asked[i + 1]})
             trial = self._judged(checker, asked[i], made, shape)
@@ -132,20 +138,22 @@ class Trials:
         if not norms.fills:
             return None
         fills = self._fills(worker)
-        small = self._heldout(shapes, rng) if norms.heldout else [min(shapes, key=lambda s: math.prod(s.dims.values()))]
-        for shape in small:
+        smallest = min(shapes, key=lambda s: math.prod(s.dims.values()))
+        runnable = smallest  # by the base: the last that it ran
+        for shape in self._heldout(shapes, rng) if norms.heldout else [smallest]:
             self.say(f"checking {_dims(shape)}")
-            try:
-                trial, own = self._both(key, worker, checker, shape, checks.whole_trial(rng, fills), norms)
-            except WorkerError as e:
-                if e.kind != "run" or worker.process.poll() is not None:
-                    raise
-                return GateResult(code="K13", ok=False, detail=f"{_dims(shape)}: {e.message}")
+            asked, made = self._both(key, worker, shape, checks.whole_trial(rng, fills), norms)
+            if isinstance(made.twin, str):
+                continue  # the base can't run this one: no bar to hold a candidate to
+            if isinstance(made.candidate, str):
+                return GateResult(code="K13", ok=False, detail=f"{_dims(shape)}: {made.candidate}")
+            runnable = shape
+            trial, own = self._against(checker, shape, asked, made, norms)
             if failure := trial_checks.judge_trial(trial, own):
                 return GateResult(code=failure.code, ok=False, detail=f"{_dims(shape)}: {failure.detail}")
-        if norms.training and (why := self._train(worker, checker, small[0], rng, weight_cache, norms.accumulates)):
+        if norms.training and (why := self._train(worker, checker, runnable, rng, weight_cache, norms.accumulates)):
             return GateResult(code="K19", ok=False, detail=why)
-        seen = self._observe(worker, small[0])
+        seen = self._observe(worker, runnable)
         if why := session_checks.launches(seen.get("kernels", ()), seen.get("ops", ()), norms):
             return GateResult(code="K20", ok=False, detail=why)
         if seen.get("state"):
@@ -174,19 +182,33 @@ class Trials:
         return list(zip(calls, [_judged(j, shape) for j in judged["calls"]], strict=True))
 
     def _both(
-        self, key: str, worker: Worker, checker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms
-    ) -> tuple[Judgement, Norms]:
-        """A trial, and what the base reaches on the very same inputs: a few outliers decide the dB of a small output."""
+        self, key: str, worker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms
+    ) -> tuple[Pair[dict[str, Any]], Pair[dict[str, Any] | str]]:
+        """A candidate's trial and the base's on the very same inputs: the requests; the answers, or why the op raised."""
         twin = self.workers.twin(key, {})
-        asked = {w: self._request(w, shape, calls) for w in (worker, twin)}
-        for w, request in asked.items():
+        asked = Pair(self._request(worker, shape, calls), self._request(twin, shape, calls))
+        for w, request in ((worker, asked.candidate), (twin, asked.twin)):
             w.send({"cmd": "trial", **request})
         # The twin's answer first: it lives on, and must not find this one unread when the candidate's worker fails.
-        made = {w: w.receive(self.first_call_s(norms), "trial") for w in (twin, worker)}
-        judged = {w: self._judged(checker, asked[w], made[w], shape) for w in asked}
-        own = trial_checks.learn([judged[twin]])
+        base, own = self._answer(twin, norms), self._answer(worker, norms)
+        return asked, Pair(own, base)
+
+    def _answer(self, worker: Worker, norms: Norms) -> dict[str, Any] | str:
+        try:
+            return worker.receive(self.first_call_s(norms), "trial")
+        except WorkerError as e:
+            if e.kind != "run" or worker.process.poll() is not None:
+                raise
+            return e.message
+
+    def _against(
+        self, checker: Worker, shape: Shape, asked: Pair[dict[str, Any]], made: Pair[Any], norms: Norms
+    ) -> tuple[Judgement, Norms]:
+        """The candidate's trial, judged, and the bar that the twin's sets: a few outliers decide a small output's dB."""
+        trial = self._judged(checker, asked.candidate, made.candidate, shape)
+        own = trial_checks.learn([self._judged(checker, asked.twin, made.twin, shape)])
         known = {"deterministic": own.deterministic and norms.deterministic, "off": (*norms.off, *own.off)}
-        return judged[worker], own.model_copy(update=known)
+        return trial, own.model_copy(update=known)
 
     def _trial(
         self, worker: Worker, checker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms | None
