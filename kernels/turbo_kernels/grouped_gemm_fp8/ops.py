@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from turbo_kernels.arch import fp8_dtype
-from turbo_kernels.gemm_fp8.fp8 import FP8Config
+from turbo_kernels.gemm_fp8.fp8 import FORMATS, FP8Config
 from turbo_kernels.gemm_fp8.triton_quant import BLOCK, padded
 from turbo_kernels.grouped_gemm.ops import check
 from turbo_kernels.grouped_gemm_fp8 import SPEC, backends
@@ -15,8 +15,6 @@ from turbo_kernels.grouped_gemm_fp8.triton_grouped_quant import Operand, quantiz
 from turbo_kernels.library import operator
 from turbo_kernels.triton_groups import cut, most_tiles
 
-# Encodings of the forward's operands and of grad_out.
-FORMATS = {"e4m3": ("e4m3", "e4m3"), "e5m2": ("e5m2", "e5m2"), "hybrid": ("e4m3", "e5m2")}
 _INPUTS = (torch.bfloat16, torch.float16)
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -42,8 +40,6 @@ def grouped_gemm_fp8(a: torch.Tensor, b: torch.Tensor, group_lens: torch.Tensor,
     config = config or FP8Config()
     if config.variant not in SPEC.variants:
         raise ValueError(f"grouped_gemm_fp8: no variant {config.variant!r}; there are {', '.join(SPEC.variants)}")
-    if config.format not in FORMATS:
-        raise ValueError(f"grouped_gemm_fp8: no format {config.format!r}; there are {', '.join(FORMATS)}")
     check("grouped_gemm_fp8", a, b, group_lens, trans_b)
     if a.dtype not in _INPUTS or b.dtype not in _INPUTS or out_dtype not in _OUTPUTS:
         raise TypeError(
