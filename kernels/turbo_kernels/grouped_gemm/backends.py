@@ -8,20 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from turbo_kernels.arch import INTERPRET
+from turbo_kernels.arch import unrunnable
 from turbo_kernels.case_kit import DTYPES
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
 from turbo_kernels.grouped_gemm import triton_grouped_gemm
 
 Lens = torch.Tensor
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def needs_interpreter(x: torch.Tensor) -> str | None:
-    """Why Triton can't run on this tensor's device, or None."""
-    if x.device.type == "cpu" and not INTERPRET:
-        return "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
-    return None
 
 
 def group_rows(group_lens: Lens, rows: int) -> list[slice]:
@@ -121,7 +114,7 @@ def _dispatcher(op: str, precision: Callable[..., str], *backends: Backend) -> A
 # matmul(section, a[T, K], b[G, K, N], group_lens, out_dtype) -> [T, N]
 matmul = _dispatcher(
     "grouped_gemm", lambda section, a, *rest: _NAMES[a.dtype],
-    Backend("TRITON", triton_grouped_gemm.matmul, lambda section, a, *rest: needs_interpreter(a)),
+    Backend("TRITON", triton_grouped_gemm.matmul, lambda section, a, *rest: unrunnable(a)),
     Backend("HIPBLASLT", _torch_matmul, _torch_takes_matmul),
     Backend("TORCH", _loop_matmul),
 )  # fmt: skip
@@ -129,7 +122,7 @@ matmul = _dispatcher(
 # wgrad(x[T, M], y[T, N], group_lens, out_dtype) -> [G, M, N]
 wgrad = _dispatcher(
     "grouped_gemm_wgrad", lambda x, *rest: _NAMES[x.dtype],
-    Backend("TRITON", triton_grouped_gemm.wgrad, lambda x, *rest: needs_interpreter(x)),
+    Backend("TRITON", triton_grouped_gemm.wgrad, lambda x, *rest: unrunnable(x)),
     Backend("HIPBLASLT", _torch_wgrad, _torch_takes_wgrad),
     Backend("TORCH", _loop_wgrad),
 )  # fmt: skip

@@ -6,9 +6,10 @@ import itertools
 
 import torch
 
+from turbo_kernels.arch import unrunnable
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
 from turbo_kernels.gemm_fp8.triton_quant import BLOCK, TINY
-from turbo_kernels.grouped_gemm.backends import behind, group_rows, needs_interpreter, offsets
+from turbo_kernels.grouped_gemm.backends import behind, group_rows, offsets
 from turbo_kernels.grouped_gemm_fp8 import triton_grouped_gemm_fp8 as kernels
 from turbo_kernels.grouped_gemm_fp8.triton_grouped_quant import Operand
 from turbo_kernels.triton_groups import Tiles
@@ -116,7 +117,7 @@ def scaled_grouped_mm_refuses(x: Operand, y: Operand, N: int, variant: str, out_
 matmul = AutoKernelDispatcher(
     "grouped_gemm_fp8", "GROUPED_GEMM", "fp8",
     (
-        Backend("TRITON", kernels.matmul, lambda name, a, *rest: needs_interpreter(a.q)),
+        Backend("TRITON", kernels.matmul, lambda name, a, *rest: unrunnable(a.q)),
         Backend("HIPBLASLT", _torch_matmul,
                 lambda name, a, b, lens, tiles, N, *rest: scaled_grouped_mm_refuses(a, b, N, *rest)),
         Backend("TORCH", _loop_matmul),
@@ -126,7 +127,7 @@ matmul = AutoKernelDispatcher(
 wgrad = AutoKernelDispatcher(
     "grouped_gemm_fp8_wgrad", "GROUPED_GEMM", "fp8",
     (
-        Backend("TRITON", kernels.wgrad, lambda x, *rest: needs_interpreter(x.q)),
+        Backend("TRITON", kernels.wgrad, lambda x, *rest: unrunnable(x.q)),
         Backend("HIPBLASLT", _torch_wgrad,
                 lambda x, y, lens, tiles, *rest: scaled_grouped_mm_refuses(x, y, y.q.shape[0], *rest)),
         Backend("TORCH", _loop_wgrad),

@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
-from turbo_kernels.gemm_fp8.fp8 import FP8Config
+from turbo_kernels.arch import fp8_dtype
+from turbo_kernels.gemm_fp8.fp8 import FORMATS, FP8Config
 from turbo_kernels.gemm_fp8.triton_quant import BLOCK, padded
 from turbo_kernels.grouped_gemm.ops import check
 from turbo_kernels.grouped_gemm_fp8 import SPEC, backends
-from turbo_kernels.grouped_gemm_fp8.triton_grouped_quant import Operand, encoding_dtype, quantize, quantize_weight
+from turbo_kernels.grouped_gemm_fp8.triton_grouped_quant import Operand, quantize, quantize_weight
 from turbo_kernels.library import operator
 from turbo_kernels.triton_groups import cut, most_tiles
 
-# Encodings of the forward's operands and of grad_out.
-FORMATS = {"e4m3": ("e4m3", "e4m3"), "e5m2": ("e5m2", "e5m2"), "hybrid": ("e4m3", "e5m2")}
 _INPUTS = (torch.bfloat16, torch.float16)
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -41,8 +40,6 @@ def grouped_gemm_fp8(a: torch.Tensor, b: torch.Tensor, group_lens: torch.Tensor,
     config = config or FP8Config()
     if config.variant not in SPEC.variants:
         raise ValueError(f"grouped_gemm_fp8: no variant {config.variant!r}; there are {', '.join(SPEC.variants)}")
-    if config.format not in FORMATS:
-        raise ValueError(f"grouped_gemm_fp8: no format {config.format!r}; there are {', '.join(FORMATS)}")
     check("grouped_gemm_fp8", a, b, group_lens, trans_b)
     if a.dtype not in _INPUTS or b.dtype not in _INPUTS or out_dtype not in _OUTPUTS:
         raise TypeError(
@@ -119,10 +116,10 @@ def _gradients(
     rows, cols = quantize(grad_out, tiles, variant, encoding, rows=need_a, cols=need_b)
     da, db = grad_out.new_empty(0, dtype=a_dtype), grad_out.new_empty(0, dtype=b_dtype)
     if need_a:  # da[T, K] = dy[T, N]·b[N, K] of the row's group
-        weight = Operand(b_codes.view(encoding_dtype(saved)), b_scale)
+        weight = Operand(b_codes.view(fp8_dtype(saved)), b_scale)
         da = backends.matmul("dgrad", rows, weight, group_lens, tiles, b_codes.shape[0], variant, a_dtype)
     if need_b:  # db[g, N, K] = dyᵀ·a over the group's rows, or its transpose for [G, K, N] weights
-        left, right = cols, Operand(a_codes.view(encoding_dtype(saved)), a_scale)
+        left, right = cols, Operand(a_codes.view(fp8_dtype(saved)), a_scale)
         pair = (left, right) if trans_b else (right, left)
         db = backends.wgrad(*pair, group_lens, tiles, variant, b_dtype)
     return da, db

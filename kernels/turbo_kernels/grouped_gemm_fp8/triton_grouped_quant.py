@@ -27,9 +27,10 @@ import torch
 import triton
 import triton.language as tl
 
-from turbo_kernels.arch import INTERPRET, detect, fp8_dtype
+from turbo_kernels.arch import INTERPRET, fp8_dtype
 from turbo_kernels.config import section
-from turbo_kernels.gemm_fp8.triton_quant import BLOCK, TINY, e4m3fn_code, padded
+from turbo_kernels.gemm_fp8.triton_quant import BLOCK, TINY, padded
+from turbo_kernels.quantization.triton_quantize import fp8_code
 from turbo_kernels.triton_groups import Tiles
 
 
@@ -39,27 +40,6 @@ class Operand(NamedTuple):
 
     q: torch.Tensor
     scale: torch.Tensor
-
-
-def encoding_dtype(encoding: str) -> torch.dtype:
-    """`e4m3` or `e5m2`, as this architecture's matrix units have it."""
-    if encoding == "e4m3":
-        return fp8_dtype()
-    return torch.float8_e5m2fnuz if detect() == "gfx942" else torch.float8_e5m2
-
-
-@triton.jit
-def e5m2_code(x):
-    """fp32 -> the E5M2 (OCP) code, as `e4m3fn_code`: round to nearest even, saturating at ±57344, NaN to NaN."""
-    bits = x.to(tl.uint32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
-    normal = ((magnitude + 0xFFFFF + ((magnitude >> 21) & 1)) >> 21) - 448
-    absolute = magnitude.to(tl.float32, bitcast=True)
-    subnormal = (absolute + 128.0).to(tl.uint32, bitcast=True) - 0x43000000
-    code = tl.where(magnitude < 0x38800000, subnormal, normal)  # 2^-14, the least normal
-    code = tl.where(magnitude >= 0x47600000, 0x7B, code)  # 57344 and above
-    code = tl.where(magnitude > 0x7F800000, 0x7F, code)
-    return (code | (bits >> 24 & 0x80)).to(tl.uint8)
 
 
 @triton.jit
@@ -85,7 +65,7 @@ def _amax(x, axis: tl.constexpr, INTERPRET: tl.constexpr):
 @triton.jit
 def _store(ptr, x, mask, E5M2: tl.constexpr, INTERPRET: tl.constexpr):
     if INTERPRET:
-        tl.store(ptr, e5m2_code(x) if E5M2 else e4m3fn_code(x), mask=mask)
+        tl.store(ptr, fp8_code(x, E5M2), mask=mask)
     else:
         tl.store(ptr, x.to(ptr.dtype.element_ty), mask=mask)
 
@@ -204,7 +184,7 @@ def _quantize(
 ) -> tuple[Operand, Operand]:
     outer, group_rows, K = x.shape
     weight, total, blocks = tiles is None, outer * group_rows, padded(K) // BLOCK
-    dtype = encoding_dtype(encoding)
+    dtype = fp8_dtype(encoding)
     nothing = torch.empty(0, dtype=dtype, device=x.device)
     q = torch.empty((total, padded(K)), dtype=dtype, device=x.device) if rows else nothing
     qt = torch.empty((K, most * BLOCK), dtype=dtype, device=x.device) if cols else nothing
