@@ -24,7 +24,8 @@ class Gate:
     `tolerance` bounds every element: |out − ref| ≤ tolerance·(rms(ref) + |ref|), which is rtol = atol = tolerance with
     atol in units of the reference's rms, since a product's magnitude grows with √K. `scale` bounds |s − gain| for the
     least-squares scale s of the output (plus 0.5/√elements, its sampling error with a margin); `gain` is an honest
-    output's s: 1, less in a format so coarse that rounding shortens more than it lengthens.
+    output's s: 1, less in a format so coarse that rounding shortens more than it lengthens. `gradients` is the
+    gate of every output but `out`, where it is another.
     """
 
     snr_db: float | None = None
@@ -32,14 +33,20 @@ class Gate:
     tile_snr_db: float | None = 20.0
     scale: float | None = 0.02
     gain: float = 1.0
+    gradients: Gate | None = None
+
+    def of(self, output: str) -> Gate:
+        return self if output == "out" or self.gradients is None else self.gradients
 
 
+_E5M2 = Gate(snr_db=20.0, tile_snr_db=15.0)
 GATES: dict[str, Gate] = {
     "bf16": Gate(tolerance=1e-2),
     "fp16": Gate(tolerance=1e-2),
     "fp32": Gate(tolerance=1e-4),
     "fp8_e4m3": Gate(snr_db=25.0),
-    "fp8_e5m2": Gate(snr_db=20.0, tile_snr_db=15.0),
+    "fp8_e5m2": _E5M2,
+    "fp8_hybrid": Gate(snr_db=25.0, gradients=_E5M2),
     # mxfp4 products of normal numbers: 16.0 dB, the worst tile 13.4, a gain of 0.978. A tile with a zeroed row: 8.3.
     "fp4": Gate(snr_db=10.0, tile_snr_db=10.0, gain=0.978),
 }
@@ -141,7 +148,7 @@ def judge(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tens
             continue
         out = outputs[name]
         metrics[f"{name}_snr"] = snr_db(out, ref) if out.shape == ref.shape else math.nan
-        why = f"dtype {out.dtype}, expected {dtype}" if out.dtype != dtype else wrong(out, ref, gate)
+        why = f"dtype {out.dtype}, expected {dtype}" if out.dtype != dtype else wrong(out, ref, gate.of(name))
         if why:
             problems.append(f"{name}: {why}")
     return not problems, metrics, "; ".join(problems)

@@ -217,8 +217,8 @@ def dequantize_kernel(q_ptr, s_ptr, out_ptr, M, K, stride_q, stride_sm, stride_s
 def quantize(x: torch.Tensor, variant: str, encoding: str = "e4m3", rows: bool = True, cols: bool = False) -> Both:
     """x[M, K] of any strides -> (its codes along K, its transpose's along M), None for what isn't asked for.
 
-    Shapes, scales and formulas: formats.py. `blockwise` and `blockwise_weight` are E4M3; the scales of
-    `blockwise_weight`, as the one of `tensorwise`, serve both outputs.
+    Shapes, scales and formulas: formats.py. The scales of `blockwise_weight`, as the one of `tensorwise`, serve both
+    outputs.
     """
     return _QUANTIZE[variant](x, variant, encoding, rows, cols)
 
@@ -266,9 +266,9 @@ def _scaled(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool
 
 def _blockwise(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool) -> Both:
     if variant == "blockwise":
-        along_k, along_m = triton_quant.quantize(x, rows, cols)
+        along_k, along_m = triton_quant.quantize(x, rows, cols, encoding)
     else:
-        along_k, along_m = triton_quant.quantize_weight(x, cols)
+        along_k, along_m = triton_quant.quantize_weight(x, cols, encoding)
     return along_k if rows else None, along_m if cols else None
 
 
