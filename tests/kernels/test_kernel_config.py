@@ -18,6 +18,7 @@ from turbo_kernels.registry import FAMILIES, family
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f.name for f in FAMILIES]
+NO_CAMPAIGN = {"quantization"}  # its outputs are codes and scales: no class of columns has an SNR of those
 ADAPTER = ("make_inputs", "rewrite", "forward", "step", "reference", "check", "try_config")
 
 
@@ -102,7 +103,7 @@ def test_the_project_file_says_what_the_library_has() -> None:
     from turbo_optimize.projects.loader import load_project
 
     project = load_project(ROOT / "project.yaml")
-    assert list(project.ops) == NAMES
+    assert list(project.ops) == [name for name in NAMES if name not in NO_CAMPAIGN]
     for name, op in project.ops.items():
         spec = family(name)
         assert (op.variants, op.dtypes) == (spec.variants, spec.dtypes)
