@@ -25,23 +25,31 @@ def detect() -> str:
     return name
 
 
+def unrunnable(tensor: torch.Tensor) -> str | None:
+    """Why Triton can't run on this tensor's device, or None."""
+    if tensor.device.type == "cpu" and not INTERPRET:
+        return "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
+    return None
+
+
 def require_runnable(tensor: torch.Tensor) -> None:
     """RuntimeError where Triton can't run on this tensor's device."""
-    if tensor.device.type == "cpu" and not INTERPRET:
-        raise RuntimeError(
-            "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
-        )
+    if why := unrunnable(tensor):
+        raise RuntimeError(why)
 
 
 @functools.cache
-def fp8_dtype() -> torch.dtype:
-    """The E4M3 encoding of the matrix units: FNUZ (max 240) on gfx942, OCP (max 448) elsewhere."""
-    return torch.float8_e4m3fnuz if detect() == "gfx942" else torch.float8_e4m3fn
+def fp8_dtype(encoding: str = "e4m3") -> torch.dtype:
+    """The E4M3 or E5M2 of the matrix units: FNUZ (max 240 and 57344) on gfx942, OCP (max 448 and 57344) elsewhere."""
+    fnuz = detect() == "gfx942"
+    if encoding == "e5m2":
+        return torch.float8_e5m2fnuz if fnuz else torch.float8_e5m2
+    return torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
 
 
 @functools.cache
-def fp8_max() -> float:
-    return torch.finfo(fp8_dtype()).max
+def fp8_max(encoding: str = "e4m3") -> float:
+    return torch.finfo(fp8_dtype(encoding)).max
 
 
 @functools.cache

@@ -1,39 +1,37 @@
-"""What gemm ships: every section in its configuration, each dtype on aligned sizes and bf16 on odd ones."""
+"""What gemm ships: one kernel, as each launch of a training step reads its operands, in that launch's configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from turbo_kernels import config
-from turbo_kernels.builds import Build, split
+from turbo_kernels.builds import Build
 from turbo_kernels.gemm.triton_gemm import gemm_kernel
 
-POINTERS = ("a_ptr", "b_ptr", "c_ptr")
-# Which strides are 1 where a[M, K], b[N, K] and grad_out[M, N] are contiguous.
+# The strides that are 1 where a[M, K] and b[N, K] are row-major.
 UNIT_STRIDES = {
     "forward": ("stride_ak", "stride_bk", "stride_cn"),
     "dgrad": ("stride_ak", "stride_bn", "stride_cn"),
     "wgrad": ("stride_am", "stride_bn", "stride_cn"),
 }
-CASES = (("bf16", True), ("bf16", False), ("fp16", True), ("fp32", True))  # (dtype, sizes are multiples of the tile)
-
-
-def _matrix(arch: str, dtype: str) -> str | None:
-    return None if dtype == "fp32" and arch.startswith("sm_") else dtype  # IEEE fp32 has no tensor core
+STRIDES = ("stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_cm", "stride_cn")
+TYPES = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32"}
+MATRIX = {"bf16": "bf16", "fp16": "fp16", "fp32": None}  # IEEE fp32 is no matrix instruction's on sm_90
 
 
 def builds(arch: str) -> Iterator[Build]:
     for section, params in config.read("gemm", arch).items():
-        constants, options = split(params)
-        for dtype, even in CASES:
+        options = {k: v for k, v in params.items() if k.startswith("num_")}
+        shape = {k: v for k, v in params.items() if k not in options} | dict.fromkeys(UNIT_STRIDES[section], 1)
+        for dtype, pointer in TYPES.items():
+            pointers: dict[str, str] = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), pointer)
             yield Build(
-                label=f"gemm {section} {dtype}{'' if even else ' odd sizes'}",
-                kernel=gemm_kernel,
-                types=dict.fromkeys(POINTERS, f"*{dtype}"),
-                constants=constants
-                | {"EVEN_MN": even, "EVEN_K": even, "UPCAST": False}
-                | dict.fromkeys(UNIT_STRIDES[section], 1),
-                options=options,
-                matrix=_matrix(arch, dtype),
-                unit=frozenset() if even else frozenset({"M", "N", "K"}),
-            )
+                f"gemm {section} {dtype}", gemm_kernel, pointers,
+                shape | {"bias_ptr": None, "EVEN_MN": True, "EVEN_K": True, "UPCAST": False},
+                options, MATRIX[dtype],
+            )  # fmt: skip
+            yield Build(
+                f"gemm {section} {dtype}, bias, odd sizes", gemm_kernel, pointers | {"bias_ptr": pointer},
+                shape | {"EVEN_MN": False, "EVEN_K": False, "UPCAST": False},
+                options, MATRIX[dtype], frozenset({"M", "N", "K", *STRIDES}),
+            )  # fmt: skip
