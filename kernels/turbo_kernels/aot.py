@@ -47,11 +47,11 @@ SM_REGISTERS = 65536  # what the threads of one block may hold together
 
 # The wrong FP8 flavour compiles too, silently, into another type's instruction: so operands are told by their names.
 _MFMA = re.compile(r"\b(v_mfma_(?:scale_)?f32_\d+x\d+x\d+_?(\w+?))(?:_1k)?\s+([^\n]*)")
-_MFMA_KINDS = {"f16": "fp16", "f32": "fp32", "fp8_fp8": "fp8", "bf8_bf8": "bf8"}
-_F8F6F4 = {0: "fp8", 1: "bf8", 2: "fp6", 3: "bf6", 4: "fp4"}  # what cbsz (first operand) and blgp (second) stand for
+_MFMA_KINDS: dict[str, str] = {"f16": "fp16", "f32": "fp32", "fp8_fp8": "fp8", "bf8_bf8": "bf8"}
+_F8F6F4: dict[int, str] = {0: "fp8", 1: "bf8", 2: "fp6", 3: "bf6", 4: "fp4"}  # what cbsz (first operand) and blgp (second) stand for
 _WGMMA = re.compile(r"\b(wgmma\.mma_async\.sync\.aligned\.m64n\d+k\d+\.f32\.(\w+)\.(\w+))")
 _MMA = re.compile(r"\b(mma\.sync\.aligned\.m\d+n\d+k\d+\.row\.col\.f32\.\w+\.\w+)")  # the slow path on sm_90
-_PTX_KINDS = {"bf16": "bf16", "f16": "fp16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "bf8"}
+_PTX_KINDS: dict[str, str] = {"bf16": "bf16", "f16": "fp16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "bf8"}
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,15 @@ def _nvidia(log: str) -> dict[str, Any]:
 def _matrix(text: str) -> Iterator[tuple[str, str]]:
     """(operands, name) of every matrix instruction; `mx` before operands that carry a scale per block."""
     for name, kind, rest in _MFMA.findall(text):
-        yield _scaled(name, rest) if kind == "f8f6f4" else _MFMA_KINDS.get(kind, kind), name
-    for name, *kinds in _WGMMA.findall(text):
-        first, second = (_PTX_KINDS.get(k, k) for k in kinds)
-        yield _pair(first, second), name
+        yield _scaled(name, rest) if kind == "f8f6f4" else _named(kind, _MFMA_KINDS), name
+    for name, first, second in _WGMMA.findall(text):
+        yield _pair(_named(first, _PTX_KINDS), _named(second, _PTX_KINDS)), name
     for name in _MMA.findall(text):
         yield "mma.sync", name
+
+
+def _named(kind: str, names: Mapping[str, str]) -> str:
+    return names.get(kind, kind)
 
 
 def _scaled(name: str, rest: str) -> str:

@@ -7,10 +7,12 @@ from typing import Any
 
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import dense_cases as bench_cases
 from turbo_kernels.case_kit import Tensors, rewrite
 from turbo_kernels.gemm_fp8 import reference as truth
+from turbo_kernels.gemm_fp8.baselines import baselines
 
-__all__ = ["check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = ["baselines", "bench_cases", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
 
 
 def make_inputs(dims: dict[str, int], dtype: str, variant: str, seed: int, device: str) -> Tensors:
