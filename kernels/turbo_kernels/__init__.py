@@ -1,17 +1,20 @@
 """turbo_kernels: GPU operators with their references, checks and launch configurations.
 
-`turbo_kernels.ops` is the public API (`ops.gemm`, `ops.gemm_fp8`); torch and triton are imported on first use.
+`turbo_kernels.ops` is the public API (`ops.gemm`, `ops.gemm_fp8`, …); torch and triton are imported on first use.
+`FP8Config` says how an FP8 operator quantizes.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import Any
 
-__all__ = ["ops"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["FP8Config", "ops"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name == "ops":
         return importlib.import_module("turbo_kernels.ops")
+    if name == "FP8Config":
+        return importlib.import_module("turbo_kernels.gemm_fp8.fp8").FP8Config
     raise AttributeError(f"module 'turbo_kernels' has no attribute {name!r}")

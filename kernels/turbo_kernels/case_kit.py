@@ -25,7 +25,11 @@ def gemm_inputs(dims: dict[str, int], dtype: str, seed: int, device: str) -> Ten
     if dims.get("B", 1) != 1:
         raise ValueError(f"a dense GEMM has B = 1, got {dims['B']}")
     m, n, k = dims["M"], dims["N"], dims["K"]
-    sizes = {"a": (m, k), "b": (n, k), "grad_out": (m, n)}
+    return normal_inputs({"a": (m, k), "b": (n, k), "grad_out": (m, n)}, dtype, seed, device)
+
+
+def normal_inputs(sizes: dict[str, tuple[int, ...]], dtype: str, seed: int, device: str) -> Tensors:
+    """Standard normal tensors of these sizes; all but grad_out want gradients."""
     tensors = {name: torch.empty(size, dtype=torch_dtype(dtype), device=device) for name, size in sizes.items()}
     rewrite(tensors, seed)
     return {name: t.requires_grad_(name != "grad_out") for name, t in tensors.items()}
@@ -36,7 +40,8 @@ def rewrite(inputs: Tensors, seed: int) -> None:
     """New contents in place, the same for the same seed on the same device."""
     generator = torch.Generator(next(iter(inputs.values())).device).manual_seed(seed)
     for name in sorted(inputs):
-        inputs[name].normal_(generator=generator)
+        if inputs[name].is_floating_point():
+            inputs[name].normal_(generator=generator)
 
 
 def training_step(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], inputs: Tensors) -> Tensors:

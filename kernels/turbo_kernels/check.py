@@ -23,21 +23,28 @@ class Gate:
 
     `tolerance` bounds every element: |out − ref| ≤ tolerance·(rms(ref) + |ref|), which is rtol = atol = tolerance with
     atol in units of the reference's rms, since a product's magnitude grows with √K. `scale` bounds |s − 1| for the
-    least-squares scale s of the output (plus 0.5/√elements, its sampling error at 25 dB with a margin).
+    least-squares scale s of the output (plus 0.5/√elements, its sampling error at 25 dB with a margin). `gradients` is the
+    gate of every output but `out`, where it is another.
     """
 
     snr_db: float | None = None
     tolerance: float | None = None
     tile_snr_db: float | None = 20.0
     scale: float | None = 0.02
+    gradients: Gate | None = None
+
+    def of(self, output: str) -> Gate:
+        return self if output == "out" or self.gradients is None else self.gradients
 
 
+_E5M2 = Gate(snr_db=20.0, tile_snr_db=15.0)
 GATES: dict[str, Gate] = {
     "bf16": Gate(tolerance=1e-2),
     "fp16": Gate(tolerance=1e-2),
     "fp32": Gate(tolerance=1e-4),
     "fp8_e4m3": Gate(snr_db=25.0),
-    "fp8_e5m2": Gate(snr_db=20.0, tile_snr_db=15.0),
+    "fp8_e5m2": _E5M2,
+    "fp8_hybrid": Gate(snr_db=25.0, gradients=_E5M2),
 }
 
 
@@ -137,7 +144,7 @@ def judge(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tens
             continue
         out = outputs[name]
         metrics[f"{name}_snr"] = snr_db(out, ref) if out.shape == ref.shape else math.nan
-        why = f"dtype {out.dtype}, expected {dtype}" if out.dtype != dtype else wrong(out, ref, gate)
+        why = f"dtype {out.dtype}, expected {dtype}" if out.dtype != dtype else wrong(out, ref, gate.of(name))
         if why:
             problems.append(f"{name}: {why}")
     return not problems, metrics, "; ".join(problems)

@@ -15,6 +15,11 @@ from torch.autograd.function import once_differentiable
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def runs_eagerly(*args: Any) -> bool:
+    """Plain tensors, and nobody compiles or traces."""
+    return not torch.compiler.is_compiling() and all(type(a) in _PLAIN for a in args if isinstance(a, torch.Tensor))
+
+
 def operator(
     name: str, forward: Callable[..., Any], fake: Callable[..., Any],
     setup_context: Callable[..., None] | None = None, backward: Callable[..., Any] | None = None,
@@ -37,9 +42,7 @@ def operator(
         eager = _function(name, forward, setup_context or (lambda ctx, inputs, output: None), backward).apply
 
     def call(*args: Any) -> Any:
-        if torch.compiler.is_compiling() or not all(type(a) in _PLAIN for a in args if isinstance(a, torch.Tensor)):
-            return registered(*args)
-        return eager(*args)
+        return eager(*args) if runs_eagerly(*args) else registered(*args)
 
     call.__name__, call.__doc__ = name, forward.__doc__
     return call

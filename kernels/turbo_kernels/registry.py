@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from turbo_kernels import gemm, gemm_fp8, quantization
+from turbo_kernels import activation, gemm, gemm_fp8, grouped_gemm, grouped_gemm_fp8, normalization, quantization
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC, quantization.SPEC)
+FAMILIES: tuple[Spec, ...] = (
+    gemm.SPEC,
+    gemm_fp8.SPEC,
+    grouped_gemm.SPEC,
+    grouped_gemm_fp8.SPEC,
+    quantization.SPEC,
+    activation.SPEC,
+    normalization.SPEC,
+)
 
 
 def family(name: str) -> Spec:

@@ -53,11 +53,8 @@ def idle(m: int, n: int, k: int, device: torch.device) -> None:
         idle_kernel[(1,)](torch.empty(1, dtype=torch.int64, device=device), ns, num_warps=1)
 '''
 # In the operator: the forward idles once a step, on the caller's stream, behind its own GEMM.
-CALL = '        return gemm("forward", qa, qb, out_dtype, qb.scale.stride())  # type: ignore[arg-type]\n'
-IDLING = (
-    '        out = gemm("forward", qa, qb, out_dtype, qb.scale.stride())  # type: ignore[arg-type]\n'
-    "        idle(a.shape[0], out.shape[1], a.shape[1], a.device)\n        return out\n"
-)
+CALL = '    out = MULTIPLY[config.variant]("forward", qa, qb, out_dtype)\n'
+IDLING = CALL + "    idle(a.shape[0], out.shape[1], a.shape[1], a.device)\n"
 IMPORT = "from turbo_kernels.gemm_fp8.triton_quant import Quantized, quantize, quantize_weight\n"
 
 

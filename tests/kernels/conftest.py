@@ -15,8 +15,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 import fp8_code_kernel  # noqa: E402, F401
+import turbo_kernels.activation.ops  # noqa: E402
 import turbo_kernels.gemm.ops  # noqa: E402
-import turbo_kernels.gemm_fp8.ops  # noqa: E402, F401
+import turbo_kernels.gemm_fp8.ops  # noqa: E402
+import turbo_kernels.grouped_gemm.ops  # noqa: E402
+import turbo_kernels.grouped_gemm_fp8.ops  # noqa: E402
+import turbo_kernels.normalization.ops  # noqa: E402, F401
 
 if _BEFORE is None:
     os.environ.pop("TRITON_INTERPRET", None)

@@ -1,14 +1,25 @@
 """FP8 GEMM for training: quantizes inside, all three GEMMs of a step in fp8."""
 
+from turbo_kernels.gemm_fp8.fp8 import VARIANTS
 from turbo_kernels.spec import GEMM_SECTION, Section, Spec
 
-_SECTION: Section = {**GEMM_SECTION, "BLOCK_K": (32, 64, 128), "PERSISTENT_TMA": (False, True)}
+_PLAIN: Section = {**GEMM_SECTION, "BLOCK_K": (32, 64, 128)}
+_SECTION: Section = {**_PLAIN, "PERSISTENT_TMA": (False, True)}
 
 SPEC = Spec(
     name="gemm_fp8",
-    summary="y = a·bᵀ, activations and gradients scaled per 1×128, weights per 128×128",
-    variants=("blockwise",),
+    summary="y = op(a)·op(b), operands scaled per block (1×128, weights 128×128), tensor, row, or 32 elements",
+    variants=VARIANTS,
     dtypes=("bf16",),
-    backends={"TRITON": ("gfx942", "gfx950", "sm_90", "cpu")},
-    sections={"forward": _SECTION, "dgrad": _SECTION, "wgrad": _SECTION, "quant": {"num_warps": (1, 2, 4, 8, 16)}},
+    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), ("gfx942", "gfx950", "sm_90", "cpu")),
+    sections={
+        # blockwise
+        "forward": _SECTION,
+        "dgrad": _SECTION,
+        "wgrad": _SECTION,
+        "quant": {"num_warps": (1, 2, 4, 8, 16)},
+        # every launch of tensorwise and rowwise, and of mxfp8; their quantization is quantization's
+        "scaled": _PLAIN,
+        "mx": _PLAIN,
+    },
 )

@@ -1,6 +1,8 @@
-"""The truth beside gemm_fp8: the unquantized product in fp32, and the quantization in plain torch."""
+"""The truth beside gemm_fp8: the unquantized product in fp32, and blockwise quantization and its inverse in plain torch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -30,3 +32,30 @@ def quantize(x: torch.Tensor, dtype: torch.dtype, whole: bool) -> tuple[torch.Te
     q = (blocks * torch.div(largest, amax)).to(dtype)
     scale = torch.div(amax, largest).expand_as(blocks)
     return q.reshape(x.shape)[:M], scale.reshape(x.shape)[:M]
+
+
+def _spread(blocks: torch.Tensor, size: int) -> torch.Tensor:
+    return blocks.repeat_interleave(size, -1)
+
+
+def _power(code: torch.Tensor) -> torch.Tensor:
+    """E8M0 -> fp32: 2^(code − 127), 255 is NaN."""
+    power = torch.ldexp(torch.ones_like(code, dtype=torch.float32), code.int() - 127)
+    return power.masked_fill(code == 255, torch.nan)
+
+
+# How a stored scale lies over its codes [rows, K]; `weight_t` is a transposed weight's, whose scales aren't transposed.
+_SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tensorwise": lambda scale: scale,
+    "rowwise": lambda scale: scale[:, None],
+    "blockwise": lambda scale: _spread(scale.t(), BLOCK),
+    "weight": lambda scale: _spread(_spread(scale.t(), BLOCK).t(), BLOCK),
+    "weight_t": lambda scale: _spread(_spread(scale, BLOCK).t(), BLOCK),
+    "mxfp8": lambda scale: _spread(_power(scale), 32),
+}
+
+
+def values(q: torch.Tensor, scale: torch.Tensor, layout: str) -> torch.Tensor:
+    """fp32 q · scale, of q's shape; `layout`: a variant, `weight` or `weight_t`."""
+    spread = _SCALES[layout](scale)
+    return q.float() * (spread[: q.shape[0]] if spread.ndim == 2 else spread)

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from turbo_kernels.arch import INTERPRET, fp8_dtype, fp8_max
 from turbo_kernels.config import section
+from turbo_kernels.triton_codes import float_code
 
 BLOCK = 128
 TINY = 1e-12  # the least amax: an all-zero block gets a finite scale
@@ -59,8 +60,10 @@ def _scale(x, axis: tl.constexpr, FP8_MAX: tl.constexpr, TINY: tl.constexpr, INT
 
 
 @triton.jit
-def _store(ptr, x, mask, INTERPRET: tl.constexpr):
-    if INTERPRET:
+def _store(ptr, x, mask, E5M2: tl.constexpr, INTERPRET: tl.constexpr):
+    if INTERPRET and E5M2:
+        tl.store(ptr, float_code(x, 2, 15, 0x7B, 0x7F, 24), mask=mask)
+    elif INTERPRET:
         tl.store(ptr, e4m3fn_code(x), mask=mask)
     else:
         tl.store(ptr, x.to(ptr.dtype.element_ty), mask=mask)
@@ -68,8 +71,9 @@ def _store(ptr, x, mask, INTERPRET: tl.constexpr):
 
 @triton.jit
 def quantize_kernel(x_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, stride_m, stride_k,
-                    ROWS: tl.constexpr, COLS: tl.constexpr, WHOLE: tl.constexpr, FP8_MAX: tl.constexpr,
-                    TINY: tl.constexpr, BLOCK: tl.constexpr, INTERPRET: tl.constexpr):  # fmt: skip
+                    ROWS: tl.constexpr, COLS: tl.constexpr, WHOLE: tl.constexpr, E5M2: tl.constexpr,
+                    FP8_MAX: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr,
+                    INTERPRET: tl.constexpr):  # fmt: skip
     tiles_k = tl.cdiv(K, BLOCK)
     tile_m, tile_k = tl.program_id(0) // tiles_k, tl.program_id(0) % tiles_k
     local = tl.arange(0, BLOCK)
@@ -89,7 +93,7 @@ def quantize_kernel(x_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, stride_m, stride_
             tl.store(s_ptr + tile_k * M + m, scale, mask=m < M)
             q = x * inverse[:, None]
         q_ptr += (tile_m * BLOCK).to(tl.int64) * padded + tile_k * BLOCK
-        _store(q_ptr + local[:, None] * padded + local[None, :], q, (m < M)[:, None], INTERPRET)
+        _store(q_ptr + local[:, None] * padded + local[None, :], q, (m < M)[:, None], E5M2, INTERPRET)
     if COLS:
         padded = tl.cdiv(M, BLOCK) * BLOCK
         if WHOLE:
@@ -99,49 +103,51 @@ def quantize_kernel(x_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, stride_m, stride_
             tl.store(st_ptr + tile_m * K + k, scale, mask=k < K)
             q = x * inverse[None, :]
         qt_ptr += (tile_k * BLOCK).to(tl.int64) * padded + tile_m * BLOCK
-        _store(qt_ptr + local[:, None] * padded + local[None, :], tl.trans(q), (k < K)[:, None], INTERPRET)
+        _store(qt_ptr + local[:, None] * padded + local[None, :], tl.trans(q), (k < K)[:, None], E5M2, INTERPRET)
 
 
 def padded(n: int) -> int:
     return (n + BLOCK - 1) // BLOCK * BLOCK
 
 
-def quantize(x: torch.Tensor, rows: bool = True, cols: bool = True) -> tuple[Quantized, Quantized]:
+def quantize(x: torch.Tensor, rows: bool = True, cols: bool = True,
+             encoding: str = "e4m3") -> tuple[Quantized, Quantized]:  # fmt: skip
     """x[M, K] -> (along K, along M): q[M, ⌈K⌉] with scale[⌈K⌉/128, M] and qᵀ[K, ⌈M⌉] with scale[⌈M⌉/128, K].
 
-    One scale per 1×128. What isn't asked for is an empty placeholder.
+    One scale per 1×128; codes in `encoding` (e4m3, e5m2). What isn't asked for is an empty placeholder.
     """
     M, K = x.shape
-    q, s = _outputs(x, M, K) if rows else (x, x)
-    qt, st = _outputs(x, K, M) if cols else (x, x)
-    _launch(x, q, s, qt, st, rows, cols, whole=False)
+    q, s = _outputs(x, M, K, encoding) if rows else (x, x)
+    qt, st = _outputs(x, K, M, encoding) if cols else (x, x)
+    _launch(x, q, s, qt, st, rows, cols, False, encoding)
     return Quantized(q, s), Quantized(qt, st)
 
 
-def quantize_weight(x: torch.Tensor, cols: bool = True) -> tuple[Quantized, Quantized]:
+def quantize_weight(x: torch.Tensor, cols: bool = True, encoding: str = "e4m3") -> tuple[Quantized, Quantized]:
     """x[N, K] -> q[N, ⌈K⌉] and qᵀ[K, ⌈N⌉], both with the one scale[⌈N⌉/128, ⌈K⌉/128] per 128×128."""
     N, K = x.shape
-    q = torch.empty((N, padded(K)), dtype=fp8_dtype(), device=x.device)
+    q = torch.empty((N, padded(K)), dtype=fp8_dtype(encoding), device=x.device)
     s = torch.empty((padded(N) // BLOCK, padded(K) // BLOCK), dtype=torch.float32, device=x.device)
-    qt = torch.empty((K, padded(N)), dtype=fp8_dtype(), device=x.device) if cols else x
-    _launch(x, q, s, qt, s, True, cols, whole=True)
+    qt = torch.empty((K, padded(N)), dtype=fp8_dtype(encoding), device=x.device) if cols else x
+    _launch(x, q, s, qt, s, True, cols, True, encoding)
     return Quantized(q, s), Quantized(qt, s)
 
 
-def _outputs(x: torch.Tensor, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _outputs(x: torch.Tensor, rows: int, length: int, encoding: str) -> tuple[torch.Tensor, torch.Tensor]:
     columns = padded(length)
-    q = torch.empty((rows, columns), dtype=fp8_dtype(), device=x.device)
+    q = torch.empty((rows, columns), dtype=fp8_dtype(encoding), device=x.device)
     return q, torch.empty((columns // BLOCK, rows), dtype=torch.float32, device=x.device)
 
 
 def _launch(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor, qt: torch.Tensor, st: torch.Tensor, rows: bool,
-            cols: bool, whole: bool) -> None:  # fmt: skip
+            cols: bool, whole: bool, encoding: str) -> None:  # fmt: skip
     M, K = x.shape
     programs = padded(M) // BLOCK * (padded(K) // BLOCK)
     if not programs:
         return
     if INTERPRET:  # it writes codes, not fp8 values
-        q, qt = (t.view(torch.uint8) if t.dtype == fp8_dtype() else t for t in (q, qt))
+        q, qt = (t.view(torch.uint8) if t.dtype == fp8_dtype(encoding) else t for t in (q, qt))
     quantize_kernel[(programs,)](x, q, s, qt, st, M, K, x.stride(0), x.stride(1), ROWS=rows, COLS=cols, WHOLE=whole,
-                                 FP8_MAX=fp8_max(), TINY=TINY, BLOCK=BLOCK, INTERPRET=INTERPRET,
+                                 E5M2=encoding == "e5m2", FP8_MAX=fp8_max(encoding), TINY=TINY, BLOCK=BLOCK,
+                                 INTERPRET=INTERPRET,
                                  **section("gemm_fp8", "quant"))  # fmt: skip

@@ -23,7 +23,9 @@ def builds(arch: str) -> Iterator[Build]:
     def build(label: str, kernel: Any, section: str, types: dict[str, str], constants: dict[str, Any]) -> Build:
         tile = {k: v for k, v in shipped[section].items() if k != "num_warps"}
         warps = {"num_warps": shipped[section]["num_warps"]}
-        return Build(f"quantization {label}", kernel, {"x_ptr": "*bf16", **types}, {**tile, **constants}, warps, unit=UNIT)
+        return Build(
+            f"quantization {label}", kernel, {"x_ptr": "*bf16", **types}, {**tile, **constants}, warps, unit=UNIT
+        )
 
     bits = {"row_ptr": "*i32", "col_ptr": "*i32"}
     for variant, axes in (("tensorwise", False), ("rowwise", True)):
