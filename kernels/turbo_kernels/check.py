@@ -45,6 +45,7 @@ GATES: dict[str, Gate] = {
     "fp8_e4m3": Gate(snr_db=25.0),
     "fp8_e5m2": _E5M2,
     "fp8_hybrid": Gate(snr_db=25.0, gradients=_E5M2),
+    "fp4": Gate(snr_db=10.0, tile_snr_db=6.0),
 }
 
 

@@ -44,6 +44,7 @@ def emax(dtype: torch.dtype | None) -> int:
     return int(torch.finfo(dtype).max).bit_length() - 1
 
 
+@torch.compiler.assume_constant_result  # asking the device isn't for a compiler to trace
 def code_dtype(variant: str, encoding: str) -> torch.dtype | None:
     """What a variant's codes are: an fp8 dtype, or None for packed E2M1."""
     return None if variant == "mxfp4" else fp8_dtype(encoding)

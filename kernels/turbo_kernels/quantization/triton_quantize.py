@@ -51,7 +51,8 @@ def fp8_value(code, E5M2: tl.constexpr):
     magnitude = code & 0x7F
     if E5M2:
         value = float_value(code, 2, 15, 24)
-        return tl.where(magnitude > 0x7C, float("nan"), tl.where(magnitude == 0x7C, value * float("inf"), value))
+        infinity = tl.where(code < 0x80, float("inf"), -float("inf"))
+        return tl.where(magnitude > 0x7C, float("nan"), tl.where(magnitude == 0x7C, infinity, value))
     return tl.where(magnitude == 0x7F, float("nan"), float_value(code, 3, 7, 24))
 
 
