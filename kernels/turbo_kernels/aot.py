@@ -48,7 +48,13 @@ SM_REGISTERS = 65536  # what the threads of one block may hold together
 # The wrong FP8 flavour compiles too, silently, into another type's instruction: so operands are told by their names.
 _MFMA = re.compile(r"\b(v_mfma_(?:scale_)?f32_\d+x\d+x\d+_?(\w+?))(?:_1k)?\s+([^\n]*)")
 _MFMA_KINDS: dict[str, str] = {"f16": "fp16", "f32": "fp32", "fp8_fp8": "fp8", "bf8_bf8": "bf8"}
-_F8F6F4: dict[int, str] = {0: "fp8", 1: "bf8", 2: "fp6", 3: "bf6", 4: "fp4"}  # what cbsz (first operand) and blgp (second) stand for
+_F8F6F4: dict[int, str] = {
+    0: "fp8",
+    1: "bf8",
+    2: "fp6",
+    3: "bf6",
+    4: "fp4",
+}  # what cbsz (first operand) and blgp (second) stand for
 _WGMMA = re.compile(r"\b(wgmma\.mma_async\.sync\.aligned\.m64n\d+k\d+\.f32\.(\w+)\.(\w+))")
 _MMA = re.compile(r"\b(mma\.sync\.aligned\.m\d+n\d+k\d+\.row\.col\.f32\.\w+\.\w+)")  # the slow path on sm_90
 _PTX_KINDS: dict[str, str] = {"bf16": "bf16", "f16": "fp16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "bf8"}
@@ -76,7 +82,7 @@ def compiled(build: Build, arch: str) -> Resources:
     target, names = TARGETS[arch], build.kernel.arg_names
     if arch.startswith("gfx") and arch != _AMD_HERE.setdefault("arch", arch):
         raise RuntimeError(f"this process has compiled for {_AMD_HERE['arch']}: start another one for {arch}")
-    unknown = sorted({*build.types, *build.constants} - set(names))
+    unknown = sorted(set(build.constants) - set(names))  # types may be shared by kernels with other arguments
     if unknown:
         raise ValueError(f"{build.label}: {build.kernel.__name__} has no argument {', '.join(unknown)}")
     types = {n: "constexpr" if n in build.constants else build.types.get(n, "i32") for n in names}
@@ -160,6 +166,13 @@ def code_bytes(elf: bytes) -> int:
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
+def same(kind: str, wanted: str) -> bool:
+    """Mixed operands in either order: AMD's instruction takes them swapped where it computes the transpose."""
+    first, _, second = wanted.removeprefix("mx").partition("_")
+    scaled = "mx" if wanted.startswith("mx") else ""
+    return kind in (wanted, f"{scaled}{second}_{first}")
+
+
 def problems(build: Build, arch: str, found: Resources) -> list[str]:
     """Why this build must not ship; each a short phrase."""
     limit = TARGETS[arch].shared_limit_bytes
@@ -173,7 +186,7 @@ def problems(build: Build, arch: str, found: Resources) -> list[str]:
         wrong.append(f"{found.shared_bytes} bytes of shared memory, over {limit}")
     if arch.startswith("sm_") and found.registers * threads > SM_REGISTERS:
         wrong.append(f"{found.registers} registers for {threads} threads, over {SM_REGISTERS}")
-    if build.matrix and not any(kind == build.matrix for kind, _ in found.matrix):
+    if build.matrix and not any(same(kind, build.matrix) for kind, _ in found.matrix):
         others = ", ".join(sorted({name for _, name in found.matrix})) or "none at all"
         wrong.append(f"no matrix instruction on {build.matrix}: {others}")
     return wrong

@@ -132,10 +132,12 @@ def moe_cases(shapes: Shapes, dtype: str, variant: str) -> Iterator[BenchCase]:
                     yield BenchCase("moe", f"{model} {part} ep{parallel} m{m}", dims, *work, quick=quick)
 
 
-def row_cases(column: str, forward: float, step: float | None = None, group: str = "dense") -> Cases:
+def row_cases(column: str, forward: float, step: float | None = None, code_bytes: Mapping[str, float] | None = None,
+              group: str = "dense") -> Cases:  # fmt: skip
     """For operators over rows: a row a token, `cols` the model's `hidden` or `ffn`.
 
-    `forward` and `step` are what must be read and written for every element of rows × cols, in elements of the dtype.
+    `forward` and `step` are what must be read and written for every element of rows × cols, in elements of the dtype;
+    `code_bytes` what a variant's forward writes beside that, in bytes.
     """
 
     def cases(shapes: Shapes, dtype: str, variant: str) -> Iterator[BenchCase]:
@@ -146,8 +148,9 @@ def row_cases(column: str, forward: float, step: float | None = None, group: str
                 continue
             seen.add((rows, cols))
             size = float(rows) * cols * ITEM_BYTES[dtype]
+            codes = rows * cols * (code_bytes or {}).get(variant, 0.0)
             yield BenchCase(
-                group, f"{model} {column} x{batch}", {"rows": rows, "cols": cols}, Work(0.0, forward * size),
+                group, f"{model} {column} x{batch}", {"rows": rows, "cols": cols}, Work(0.0, forward * size + codes),
                 None if step is None else Work(0.0, step * size), quick=batch == 1 and model in QUICK_MODELS,
             )  # fmt: skip
 

@@ -99,7 +99,9 @@ def row_of(task: Task) -> Row:
     if task.assembly:
         name = re.sub(r"[^A-Za-z0-9]+", "-", build.label)
         (task.assembly / f"{name}.{task.arch}.{aot.TARGETS[task.arch].assembly}").write_text(found.assembly)
-    most = max(found.matrix, key=lambda key: (key[0] == build.matrix, found.matrix[key]), default=("", ""))
+    most = max(
+        found.matrix, key=lambda key: (aot.same(key[0], build.matrix or ""), found.matrix[key]), default=("", "")
+    )
     return Row(
         task.op, task.arch, build.label, found.registers, found.agprs, found.sgprs, found.spills, found.scratch_bytes,
         found.shared_bytes, limit, *most, found.matrix.get(most, 0), found.code_bytes, round(found.seconds, 3),

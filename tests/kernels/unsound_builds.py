@@ -40,7 +40,7 @@ def main() -> None:
     found = {build.label: aot.problems(build, arch, aot.compiled(build, arch)) for arch, build in cases}
     for label, arch, build in (
         ("a second architecture", "gfx950", shipped("gfx950")),
-        ("no such argument", "sm_90", dataclasses.replace(nvidia, types={"q_ptr": "*bf16"})),
+        ("no such argument", "sm_90", dataclasses.replace(nvidia, constants={**nvidia.constants, "TURBO": 1})),
     ):
         try:
             aot.compiled(build, arch)

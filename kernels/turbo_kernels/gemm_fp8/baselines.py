@@ -74,6 +74,15 @@ RECIPES: dict[str, tuple[Callable[[torch.Tensor], Scaled], Callable[[torch.Tenso
 }
 
 
+# variant of quantization -> x[R, C] along C and along R
+LAYOUTS: dict[str, Callable[[torch.Tensor], tuple[Scaled, Scaled]]] = {
+    "tensorwise": _tensor_both,
+    "rowwise": _both(_rows),
+    "blockwise": _both(_blocks),
+    "blockwise_weight": _squares,
+}
+
+
 def _product(x: Scaled, y: Scaled) -> torch.Tensor:
     """x·yᵀ in bf16."""
     product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
