@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import Baseline, differentiable
 from turbo_kernels.case_kit import Tensors, torch_dtype
 
 LENS = "group_lens"
@@ -127,3 +128,21 @@ def judge(
 def _experts(tensors: Tensors) -> Tensors:
     rest = {name: t for name, t in tensors.items() if name != "db"}
     return rest | ({f"db[{g}]": t for g, t in enumerate(tensors["db"])} if "db" in tensors else {})
+
+
+def baselines(inputs: Tensors, variant: str) -> dict[str, Baseline]:
+    """torch's grouped product, and a loop over the experts that knows their rows beforehand; in the inputs' dtype."""
+    lens = inputs[LENS].tolist()
+    ends = inputs[LENS].cumsum(0, dtype=torch.int32)
+
+    def loop(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x @ w.t() for x, w in zip(a.split(lens), b, strict=True)])
+
+    def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        product = torch._grouped_mm  # pyright: ignore[reportPrivateImportUsage]
+        return product(a, b.transpose(-2, -1), offs=ends)
+
+    return {
+        "torch._grouped_mm": differentiable(grouped, inputs, ("a", "b")),
+        "loop of mm": differentiable(loop, inputs, ("a", "b")),
+    }

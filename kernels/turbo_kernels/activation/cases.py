@@ -9,14 +9,29 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
 from turbo_kernels.activation import SPEC
 from turbo_kernels.activation import reference as truth
+from turbo_kernels.bench_kit import Baseline, compiled, differentiable, row_cases
 from turbo_kernels.case_kit import Tensors, rewrite
 
-__all__ = ["WEIGHTS", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = [
+    "WEIGHTS",
+    "baselines",
+    "bench_cases",
+    "check",
+    "forward",
+    "make_inputs",
+    "reference",
+    "rewrite",
+    "step",
+    "try_config",
+]
 
+bench_cases = row_cases("ffn", forward=3, step=8)  # x is two wide, and so is its gradient
 WEIGHTS = ()  # no input is updated in training
 _KINDS = {"swiglu": "silu", "geglu": "gelu"}
 
@@ -57,3 +72,13 @@ def try_config(section: str, config: dict[str, Any]) -> AbstractContextManager[N
     from turbo_kernels.config import override
 
     return override("activation", section, config)
+
+
+def baselines(inputs: Tensors, variant: str) -> dict[str, Baseline]:
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        return truth.gated(x, None, _KINDS[variant])
+
+    return {
+        "torch eager": differentiable(eager, inputs, (variant,)),
+        "torch.compile": differentiable(compiled(eager, inputs[variant].device.type), inputs, (variant,)),
+    }

@@ -7,11 +7,23 @@ from typing import Any
 
 from turbo_kernels import check as checks
 from turbo_kernels import grouped_kit
+from turbo_kernels.bench_kit import moe_cases as bench_cases
 from turbo_kernels.case_kit import Tensors, torch_dtype
 from turbo_kernels.grouped_gemm import reference as truth
-from turbo_kernels.grouped_kit import FILLS, rewrite
+from turbo_kernels.grouped_kit import FILLS, baselines, rewrite
 
-__all__ = ["FILLS", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = [
+    "FILLS",
+    "baselines",
+    "bench_cases",
+    "check",
+    "forward",
+    "make_inputs",
+    "reference",
+    "rewrite",
+    "step",
+    "try_config",
+]
 
 
 def make_inputs(dims: dict[str, int], dtype: str, variant: str, seed: int, device: str) -> Tensors:

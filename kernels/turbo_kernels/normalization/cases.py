@@ -5,13 +5,29 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+from torch.nn import functional as F
+
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import Baseline, compiled, differentiable, row_cases
 from turbo_kernels.case_kit import Tensors, rewrite
 from turbo_kernels.normalization import reference as truth
 
-__all__ = ["WEIGHTS", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = [
+    "WEIGHTS",
+    "baselines",
+    "bench_cases",
+    "check",
+    "forward",
+    "make_inputs",
+    "reference",
+    "rewrite",
+    "step",
+    "try_config",
+]
 
+bench_cases = row_cases("hidden", forward=2, step=5)
 WEIGHTS = ("weight",)
 EPS = 1e-6
 
@@ -49,3 +65,13 @@ def try_config(section: str, config: dict[str, Any]) -> AbstractContextManager[N
     from turbo_kernels.config import override
 
     return override("normalization", section, config)
+
+
+def baselines(inputs: Tensors, variant: str) -> dict[str, Baseline]:
+    def eager(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, weight.shape, weight, EPS)
+
+    return {
+        "F.rms_norm": differentiable(eager, inputs, ("x", "weight")),
+        "F.rms_norm compiled": differentiable(compiled(eager, inputs["x"].device.type), inputs, ("x", "weight")),
+    }
