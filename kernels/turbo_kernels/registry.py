@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from turbo_kernels import gemm, gemm_fp8
+import importlib
+
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC)
+_FOLDERS = (
+    "gemm",
+    "gemm_fp8",
+)
+FAMILIES: tuple[Spec, ...] = tuple(importlib.import_module(f"turbo_kernels.{folder}").SPEC for folder in _FOLDERS)
 
 
 def family(name: str) -> Spec:

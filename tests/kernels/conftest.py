@@ -5,6 +5,7 @@ Outside these tests the variable is as it was: other tests' processes must not i
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import pytest
@@ -15,8 +16,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 import fp8_code_kernel  # noqa: E402, F401
-import turbo_kernels.gemm.ops  # noqa: E402
-import turbo_kernels.gemm_fp8.ops  # noqa: E402, F401
+from turbo_kernels.registry import FAMILIES  # noqa: E402
+
+for spec in FAMILIES:
+    importlib.import_module(f"turbo_kernels.{spec.name}.ops")
 
 if _BEFORE is None:
     os.environ.pop("TRITON_INTERPRET", None)
