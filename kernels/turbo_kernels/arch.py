@@ -25,12 +25,17 @@ def detect() -> str:
     return name
 
 
+def unrunnable(tensor: torch.Tensor) -> str | None:
+    """Why Triton can't run on this tensor's device, or None."""
+    if tensor.device.type == "cpu" and not INTERPRET:
+        return "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
+    return None
+
+
 def require_runnable(tensor: torch.Tensor) -> None:
     """RuntimeError where Triton can't run on this tensor's device."""
-    if tensor.device.type == "cpu" and not INTERPRET:
-        raise RuntimeError(
-            "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
-        )
+    if why := unrunnable(tensor):
+        raise RuntimeError(why)
 
 
 @functools.cache

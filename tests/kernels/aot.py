@@ -69,7 +69,8 @@ def fp8_gemm(arch: str, config: dict[str, int], tma: bool, blocked: bool) -> tup
 
 def bf16_gemm(arch: str, config: dict[str, int]) -> tuple[str, int]:
     types = {"a_ptr": "*bf16", "b_ptr": "*bf16", "c_ptr": "*bf16"}
-    constants = {"EVEN_MN": True, "EVEN_K": True, "UPCAST": False, "stride_ak": 1, "stride_bk": 1, "stride_cn": 1}
+    unit = dict.fromkeys(("stride_ak", "stride_bk", "stride_cn"), 1)
+    constants = {"bias_ptr": None, "EVEN_MN": True, "EVEN_K": True, "UPCAST": False, **unit}
     return build(triton_gemm.gemm_kernel, arch, types, constants, config)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pytest
 import torch
 from turbo_kernels import case_kit
 from turbo_kernels.config import load, override
+from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -24,4 +26,19 @@ def everywhere(op: str, **params: Any) -> Iterator[None]:
         for section, present in load(op).items():
             wanted = {k: v for k, v in params.items() if k in present}
             stack.enter_context(override(op, section, wanted))
+        yield
+
+
+@contextmanager
+def through(backend: str) -> Iterator[None]:
+    """Inside, every dispatcher runs this backend, which must say that it can."""
+
+    def select(self: AutoKernelDispatcher, *args: Any) -> Backend:
+        chosen = self.backends[backend]
+        if why := chosen.can_handle(*args):
+            raise RuntimeError(f"{self.op} {backend}: {why}")
+        return chosen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AutoKernelDispatcher, "select", select)
         yield

@@ -106,7 +106,7 @@ def test_the_project_file_says_what_the_library_has() -> None:
     for name, op in project.ops.items():
         spec = family(name)
         assert (op.variants, op.dtypes) == (spec.variants, spec.dtypes)
-        assert {b: v.gpus for b, v in op.backends.items()} == dict(spec.backends)
+        assert {b: v.gpus for b, v in op.backends.items()}.items() <= dict(spec.backends).items()
         for file in (op.adapter, *op.frozen, *op.backends["TRITON"].kernel_source):
             assert (ROOT / file).is_file(), file
         space = op.backends["TRITON"].space

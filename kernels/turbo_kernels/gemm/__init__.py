@@ -4,9 +4,9 @@ from turbo_kernels.spec import GEMM_SECTION, Spec
 
 SPEC = Spec(
     name="gemm",
-    summary="C = A·B with any transposition; forward and both gradients",
+    summary="y = op(a)·op(b) + bias with any transposition; forward and all gradients",
     variants=("default",),
     dtypes=("bf16", "fp16", "fp32"),
-    backends={"TRITON": ("gfx942", "gfx950", "sm_90", "cpu")},
+    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), ("gfx942", "gfx950", "sm_90", "cpu")),
     sections={"forward": GEMM_SECTION, "dgrad": GEMM_SECTION, "wgrad": GEMM_SECTION},
 )

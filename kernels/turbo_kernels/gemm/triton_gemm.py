@@ -1,4 +1,4 @@
-"""One strided GEMM for forward and both gradients: c[m, n] = Σ_k a[m, k]·b[k, n], any strides, accumulated in fp32."""
+"""One strided GEMM for forward and both gradients: c[m, n] = Σ_k a[m, k]·b[k, n] + bias[n], any strides, in fp32."""
 
 # Triton's kernels take their tensors, sizes and strides one by one, and its decorators hide the types.
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
@@ -15,9 +15,9 @@ from turbo_kernels.triton_tiles import tile_order
 
 
 @triton.jit
-def gemm_kernel(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-                EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
-                BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+def gemm_kernel(a_ptr, b_ptr, c_ptr, bias_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+                stride_cn, EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
     tile_m, tile_n = tile_order(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     first_m, first_n = tile_m * BLOCK_M, tile_n * BLOCK_N
     local_m, local_n, local_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
@@ -39,19 +39,25 @@ def gemm_kernel(a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, s
         acc = tl.dot(x, y, acc, input_precision="ieee")
         a += BLOCK_K * stride_ak
         b += BLOCK_K * stride_bk
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + first_n + local_n, mask=in_n, other=0.0).to(tl.float32)[None, :]
     c = c_ptr + first_m.to(tl.int64) * stride_cm + first_n.to(tl.int64) * stride_cn
     c += local_m[:, None] * stride_cm + local_n[None, :] * stride_cn
     tl.store(c, acc.to(c_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
-def gemm_into(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Writes a[M, K]·b[K, N] into c[M, N] (views of any strides) and returns c; `name`: the configuration's section."""
+def gemm_into(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
+              bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    """Writes a[M, K]·b[K, N] + bias[N] into c[M, N] and returns c.
+
+    a, b and c are views of any strides, bias is contiguous; `name`: the configuration's section.
+    """
     (M, K), N = a.shape, b.shape[1]
     config = section("gemm", name)
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     tiles = -(-M // block_m) * -(-N // block_n)
     if tiles:
-        gemm_kernel[(tiles,)](a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(),
+        gemm_kernel[(tiles,)](a, b, c, bias, M, N, K, *a.stride(), *b.stride(), *c.stride(),
                               EVEN_MN=M % block_m == 0 and N % block_n == 0, EVEN_K=K % config["BLOCK_K"] == 0,
                               UPCAST=INTERPRET, **config)  # fmt: skip
     return c
