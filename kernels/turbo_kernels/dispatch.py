@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,18 @@ class Backend:
     name: str
     run: Callable[..., Any]
     can_handle: Callable[..., str | None] = anything
+
+    @staticmethod
+    def lazy(name: str, module: str) -> Backend:
+        """`run` and `can_handle` of a module that is imported when it is first asked: one that loads a library, say."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return importlib.import_module(module).run(*args, **kwargs)
+
+        def can_handle(*args: Any, **kwargs: Any) -> str | None:
+            return importlib.import_module(module).can_handle(*args, **kwargs)
+
+        return Backend(name, run, can_handle)
 
 
 @dataclass(frozen=True)
