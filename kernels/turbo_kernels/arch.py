@@ -39,14 +39,17 @@ def require_runnable(tensor: torch.Tensor) -> None:
 
 
 @functools.cache
-def fp8_dtype() -> torch.dtype:
-    """The E4M3 encoding of the matrix units: FNUZ (max 240) on gfx942, OCP (max 448) elsewhere."""
-    return torch.float8_e4m3fnuz if detect() == "gfx942" else torch.float8_e4m3fn
+def fp8_dtype(encoding: str = "e4m3") -> torch.dtype:
+    """The E4M3 or E5M2 of the matrix units: FNUZ (max 240 and 57344) on gfx942, OCP (max 448 and 57344) elsewhere."""
+    fnuz = detect() == "gfx942"
+    if encoding == "e5m2":
+        return torch.float8_e5m2fnuz if fnuz else torch.float8_e5m2
+    return torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
 
 
 @functools.cache
-def fp8_max() -> float:
-    return torch.finfo(fp8_dtype()).max
+def fp8_max(encoding: str = "e4m3") -> float:
+    return torch.finfo(fp8_dtype(encoding)).max
 
 
 @functools.cache

@@ -38,6 +38,7 @@ GATES: dict[str, Gate] = {
     "fp32": Gate(tolerance=1e-4),
     "fp8_e4m3": Gate(snr_db=25.0),
     "fp8_e5m2": Gate(snr_db=20.0, tile_snr_db=15.0),
+    "fp4": Gate(snr_db=10.0, tile_snr_db=6.0),
 }
 
 

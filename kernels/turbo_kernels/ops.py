@@ -7,10 +7,12 @@ from typing import Any
 
 from turbo_kernels.registry import FAMILIES
 
-__all__ = [f.name for f in FAMILIES]  # pyright: ignore[reportUnsupportedDunderAll]
+_FAMILY = {function: f.name for f in FAMILIES for function in f.functions()}
+
+__all__ = list(_FAMILY)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module(f"turbo_kernels.{name}.ops"), name)
+    if name in _FAMILY:
+        return getattr(importlib.import_module(f"turbo_kernels.{_FAMILY[name]}.ops"), name)
     raise AttributeError(f"turbo_kernels.ops has no operator {name!r}; there are {', '.join(__all__)}")

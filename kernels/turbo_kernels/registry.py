@@ -9,6 +9,7 @@ from turbo_kernels.spec import Spec
 _FOLDERS = (
     "gemm",
     "gemm_fp8",
+    "quantization",
 )
 FAMILIES: tuple[Spec, ...] = tuple(importlib.import_module(f"turbo_kernels.{folder}").SPEC for folder in _FOLDERS)
 

@@ -25,7 +25,8 @@ class Spec:
     """One operator family.
 
     `backends` maps a backend to the architectures it supports; `sections` the launch configuration's sections to their
-    parameters; `outputs` names what the training step returns, forward first.
+    parameters; `outputs` names what the training step returns, forward first; `public` the functions of `ops` that it
+    gives, by default one of its own name.
     """
 
     name: str
@@ -35,3 +36,7 @@ class Spec:
     backends: Mapping[str, tuple[str, ...]]
     sections: Mapping[str, Section]
     outputs: tuple[str, ...] = ("out", "da", "db")
+    public: tuple[str, ...] = ()
+
+    def functions(self) -> tuple[str, ...]:
+        return self.public or (self.name,)

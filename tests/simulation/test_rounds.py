@@ -121,6 +121,8 @@ def test_resolved_gain_follows_the_noise_and_the_bar() -> None:
     assert stats.resolvable_pct(0.004, precise) == pytest.approx(2 * stats.resolvable_pct(0.002, precise), rel=0.02)
     more = precise.model_copy(update={"confirm_sessions": 8, "extra_sessions": 8})
     assert stats.resolvable_pct(0.002, more) < stats.resolvable_pct(0.002, precise)
+    unvalidated = precise.model_copy(update={"full_skips_same": True})
+    assert stats.resolvable_pct(0.002, unvalidated) < 0.95 * stats.resolvable_pct(0.002, precise)
     one = precise.model_copy(update={"confirm_sessions": 1, "extra_sessions": 0})
     assert stats.resolvable_pct(0.002, one) == pytest.approx(0.2 * (3.09 + 0.8416), rel=0.01)  # z_accept + z(80%)
 

@@ -160,7 +160,8 @@ def resolvable_pct(sigma_aa: float, policy: Policy) -> float:
     The rule of `confirm` for n sessions whose estimates are normal about the gain with deviation `sigma_aa` (log units):
     mean > min_gain_pct, mean > z_accept·SE, deviation < mean/2, with SE = max(σ_AA, deviation)/√n. Their mean and their
     deviation s are independent, s² is σ²χ²/(n − 1) (its quantiles by Wilson and Hilferty). Of the first look and the look
-    with the extra sessions the likelier counts. The screen, the veto and the full validation are left out.
+    with the extra sessions the likelier counts. A full validation that the policy always asks for must pass too; one that
+    it skips on the same shapes, the screen and the veto are left out.
     """
     low, high = 0.0, max(policy.min_gain_pct, 0.0) + 1.0
     while _confirmed(log_gain(high), sigma_aa, policy) < 0.8:
@@ -182,7 +183,14 @@ def _confirmed(gain: float, sigma: float, policy: Policy) -> float:
             over = gain - max(bar, policy.z_accept * se, min(2 * sd, log_gain(policy.steady_below_pct)))
             accepted.append(NormalDist().cdf(over * math.sqrt(n) / sigma) if sigma > 0 else float(over > 0))
         best = max(best, statistics.fmean(accepted))
-    return best
+    return best * _validated(gain, sigma, policy)
+
+
+def _validated(gain: float, sigma: float, policy: Policy) -> float:
+    """Probability that a full validation which is always asked for has its lower bound above 0."""
+    if policy.full_skips_same or gain >= log_gain(policy.full_gain_pct) or sigma <= 0:
+        return 1.0
+    return NormalDist().cdf(gain * math.sqrt(policy.full_sessions) / sigma - policy.z_full)
 
 
 def _deviations(sigma: float, n: int, cells: int = 64) -> list[float]:
