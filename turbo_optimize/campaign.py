@@ -155,7 +155,7 @@ class Campaign:
             interpret=m.target_gpu == "cpu", logs=self.layout.artifacts, import_name=self.op.import_name,
             places=self.layout.places, spare=0 if m.target_gpu == "cpu" else SPARE_WORKERS,
         )  # fmt: skip
-        trials = Trials(workers, self.policy, m.schema_class, m.execution_mode == "training", self.say)
+        trials = Trials(workers, self.policy, m.execution_mode == "training", self.say)
         telemetry = None if m.target_gpu == "cpu" else Telemetry(first_visible(m.target_gpu))
         core = timing_core(telemetry.device) if telemetry and self.policy.pin else None
         if core is not None:

@@ -9,7 +9,11 @@ from turbo_kernels.spec import Spec
 _FOLDERS = (
     "gemm",
     "gemm_fp8",
+    "grouped_gemm",
+    "grouped_gemm_fp8",
     "quantization",
+    "activation",
+    "normalization",
 )
 FAMILIES: tuple[Spec, ...] = tuple(importlib.import_module(f"turbo_kernels.{folder}").SPEC for folder in _FOLDERS)
 

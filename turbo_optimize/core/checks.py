@@ -155,7 +155,7 @@ def short_trial(rng: random.Random) -> tuple[Call, ...]:
     return (Call(seed=seeds[0], when="end"), Call(seed=seeds[1], fill="ints", how="rewrite", when="now"))
 
 
-def heldout_dims(schema_class: str, dims: Mapping[str, int], rng: random.Random, largest: int) -> dict[str, int]:
+def heldout_dims(dims: Mapping[str, int], rng: random.Random, largest: int) -> dict[str, int]:
     """Sizes that no tile divides: odd, prime or one beside a multiple; the batch and heads stay. `largest` bounds each."""
     primes = [p for p in range(5, largest) if all(p % q for q in range(2, int(p**0.5) + 1))]
     beside = [n + d for n in range(16, largest - 1, 16) for d in (-1, 1)]

@@ -45,7 +45,7 @@ class DuetBench:
     telemetry: Telemetry | None = None
     core: int | None = None  # both workers are timed on this CPU alone
 
-    def expect(self, key: str, incumbent: Tree, candidate: Tree) -> None:
+    def expect(self) -> None:
         """A check and a session will follow: their processes start now, side by side, and those of the next round."""
         self.workers.ready(CHECK_AND_SESSION + self.workers.spare)
 

@@ -86,7 +86,7 @@ class ReplayBench:
     def self_test(self, key: str, tree: Tree, shapes: Sequence[Shape], norms: Norms) -> tuple[GateResult, ...]:
         return next((e.self_test for e in self._events if isinstance(e, Learned)), ())
 
-    def expect(self, key: str, incumbent: Tree, candidate: Tree) -> None:
+    def expect(self) -> None:
         """Nothing starts."""
 
     def weight_cap(self, key: str, incumbent: Tree, shapes: Sequence[Shape]) -> float:

@@ -40,7 +40,6 @@ class Trials:
 
     workers: Workers
     policy: Policy
-    schema_class: str
     training: bool
     say: Callable[[str], None]
 
@@ -249,10 +248,7 @@ class Trials:
 
     # -- which shapes ------------------------------------------------------------------------------------------------
     def _heldout(self, shapes: Sequence[Shape], rng: random.Random) -> list[Shape]:
-        dims = [
-            checks.heldout_dims(self.schema_class, shapes[0].dims, rng, self.policy.heldout_max)
-            for _ in range(self.policy.heldout)
-        ]
+        dims = [checks.heldout_dims(shapes[0].dims, rng, self.policy.heldout_max) for _ in range(self.policy.heldout)]
         return [Shape(label=f"heldout-{i + 1}", dims=d) for i, d in enumerate(dims)]
 
     def _small(self, shapes: Sequence[Shape], heldout: bool, rng: random.Random) -> Shape:
