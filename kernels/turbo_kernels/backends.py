@@ -98,9 +98,11 @@ def parse(variable: str, text: str, legal: Iterable[str]) -> dict[str, str]:
     return choices
 
 
-def family_of(op: str) -> str:
-    """The operator family that a dispatcher's name belongs to: the longest that begins it, or ""."""
-    return max((f.name for f in FAMILIES if f"{op}_".startswith(f"{f.name}_")), key=len, default="")
+def names_of(op: str) -> tuple[str, str, str]:
+    """By what names a setter may mean a dispatcher, narrow to wide: its own, the operator's that begins it, the family's."""
+    families = {name: f.name for f in FAMILIES for name in (f.name, *f.functions())}
+    operator = max((name for name in families if f"{op}_".startswith(f"{name}_")), key=len, default="")
+    return op, operator, families.get(operator, "")
 
 
 @dataclass
@@ -120,7 +122,8 @@ class GlobalBackendManager:
 
         Args:
             backend: one of BACKENDS, or a name that an operator's dispatcher has; upper or lower case.
-            op: a family (`gemm`) or one dispatcher's name; beats a group, which beats neither.
+            op: a family (`normalization`), an operator (`rmsnorm`) or one dispatcher's name (`rmsnorm_backward`): the
+                narrower beats the wider, any of them a group, and that a setting without either.
             group: one of GROUPS.
             precision: one of PRECISIONS, all by default; beats a setting without one.
 
@@ -173,8 +176,8 @@ class GlobalBackendManager:
         )
 
     def _in_code(self, dispatcher: AutoKernelDispatcher, precision: str) -> Choice | None:
-        op, group = dispatcher.op, dispatcher.group
-        for place in (("op", op), ("op", family_of(op)), ("group", group), ("", "")):
+        names = names_of(dispatcher.op)
+        for place in (*(("op", name) for name in names if name), ("group", dispatcher.group), ("", "")):
             name = _of_precision(self._backends.get(place, {}), precision)
             if name:
                 return Choice(name, f"set_backend({place[0]}{'=' if place[0] else ''}{place[1]})")
@@ -213,10 +216,11 @@ class GlobalBackendManager:
         return precision.lower()
 
     def _ops(self) -> Iterator[str]:
-        """Every name that `op` may have, the cheap ones first."""
+        """Every name that `op` may have, those that need no import first."""
+        families = {f.name for f in FAMILIES}
         yield from (f.name for f in FAMILIES)
         load_dispatchers()
-        yield from sorted({d.op for d in self.dispatchers} - {f.name for f in FAMILIES})
+        yield from sorted({name for d in self.dispatchers for name in names_of(d.op) if name} - families)
 
     def _backend(self, name: str) -> str:
         def names() -> Iterator[str]:

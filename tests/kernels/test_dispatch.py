@@ -146,7 +146,7 @@ def test_using_restores_after_an_error() -> None:
     ("arguments", "message"),
     [
         (("CUTLASS",), "no backend 'CUTLASS'; there are TRITON, HIP, HIPBLASLT, TORCH, CK, AITER, DEEP_EP, FLYDSL"),
-        (("TRITON", "gem"), "no op 'gem'; there are gemm, gemm_fp8"),
+        (("TRITON", "gem"), "no op 'gem'; there are gemm, gemm_fp8, "),
         (("TRITON", None, "DENSE"), "no group 'DENSE'; there are GEMM, GROUPED_GEMM, ATTENTION, MOE_DISPATCH_COMBINE"),
         (("TRITON", None, None, "int8"), "no precision 'int8'; there are fp4, fp8, bf16, fp16, fp32"),
         (("TRITON", "gemm", "GEMM"), "give one of them"),
