@@ -82,19 +82,28 @@ class Adapter:
     limits: Callable[..., str | None] = anything
 
 
-def external(kind: str, adapt: Callable[..., tuple[Any, ...] | str] = lambda *args: args) -> tuple[Backend, ...]:
+Adapt = Callable[..., tuple[Any, ...] | str]
+
+
+def external(
+    kind: str, adapt: Adapt = lambda *args: args, finish: Callable[..., Any] = lambda out, *args: out
+) -> tuple[Backend, ...]:
     """The external backends of one kind (KINDS), to append to a family's own. Imports none of their packages.
 
     Args:
         kind: what they compute, which fixes their arguments.
         adapt: a family's arguments -> the kind's, or the reason why there are none for these.
+        finish: (what the kind returns, the family's arguments…) -> what the family returns: where it writes into one of
+            its arguments, `lambda out, name, a, b, c: c.copy_(out)`.
+
+    ValueError names the kinds there are.
     """
     if kind not in KINDS:
         raise ValueError(f"no external kernels of kind {kind!r}; there are {', '.join(KINDS)}")
-    return tuple(_backend(adapter, adapt) for adapter in KINDS[kind])
+    return tuple(_backend(adapter, adapt, finish) for adapter in KINDS[kind])
 
 
-def _backend(adapter: Adapter, adapt: Callable[..., tuple[Any, ...] | str]) -> Backend:
+def _backend(adapter: Adapter, adapt: Adapt, finish: Callable[..., Any]) -> Backend:
     def can_handle(*args: Any, **kwargs: Any) -> str | None:
         why = missing(adapter.backend)
         if why is None and detect() not in adapter.architectures:
@@ -105,7 +114,7 @@ def _backend(adapter: Adapter, adapt: Callable[..., tuple[Any, ...] | str]) -> B
         return adapted if isinstance(adapted, str) else adapter.limits(*adapted)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return adapter.run(*adapt(*args, **kwargs))
+        return finish(adapter.run(*adapt(*args, **kwargs)), *args, **kwargs)
 
     return Backend(adapter.backend, run, can_handle)
 

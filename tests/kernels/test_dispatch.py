@@ -135,6 +135,13 @@ def test_setters_from_narrow_to_wide() -> None:
     assert chosen() == ["TRITON"] * 4
 
 
+def test_an_operator_may_have_another_name_than_its_family() -> None:
+    d = dispatcher(op="rmsnorm_backward", group="", precision="bf16")
+    for op, backend in (("normalization", "CK"), ("rmsnorm", "TORCH"), ("rmsnorm_backward", "HIPBLASLT")):
+        backends.set_backend(backend, op=op)
+        assert name(d) == backend
+
+
 def test_using_restores_after_an_error() -> None:
     d = dispatcher()
     with pytest.raises(KeyError), backends.using("CK"):
@@ -548,7 +555,6 @@ def test_nothing_is_measured_while_a_call_is_traced(monkeypatch: pytest.MonkeyPa
 def test_a_real_capture() -> None:
     d = tuned(Fake("TRITON", seconds=0.01), Fake("TORCH"))
     a, graph = x(), torch.cuda.CUDAGraph()
-    a * 2.0
     with torch.cuda.graph(graph):
         out = d(a)
     graph.replay()
@@ -679,9 +685,8 @@ def test_external_attention() -> None:
     run = of("attention", "AITER")
     assert run.can_handle(q, k, v, 0.25, True) is None
     out, lse = run.run(q, k, v, 0.25, True)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *(t.transpose(1, 2).float() for t in (q, k, v)), is_causal=True, scale=0.25
-    )
+    heads_first = [t.transpose(1, 2).float() for t in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*heads_first[:3], is_causal=True, scale=0.25)
     torch.testing.assert_close(out.float(), expected.transpose(1, 2), rtol=1e-2, atol=2e-2)
     assert lse.shape == (2, 3, 8)
     assert "heads of up to 256" in str(run.can_handle(torch.empty(1, 1, 1, 320, dtype=torch.bfloat16), k, v, 1.0, True))
@@ -745,6 +750,20 @@ def test_external_dispatch_and_combine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dispatch.can_handle(tokens.float()) == "it moves bf16, got torch.float32"
     external._buffer.cache_clear()
     external.missing.cache_clear()
+
+
+@pytest.mark.usefixtures("packages")
+def test_external_kernels_of_a_family_that_writes_into_an_argument() -> None:
+    def adapt(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, bias: Any = None) -> Any:
+        return "it adds no bias" if bias is not None else (a, b.t(), c.dtype)
+
+    a, b = operands(torch.bfloat16)
+    c = torch.zeros(32, 256, dtype=torch.bfloat16)
+    run = next(iter(external.external("gemm", adapt, lambda out, name, a, b, c: c.copy_(out))))
+    assert run.can_handle("forward", a, b.t(), c, torch.zeros(256)) == "it adds no bias"
+    assert run.can_handle("forward", a, b.t(), c) is None
+    assert run.run("forward", a, b.t(), c) is c
+    torch.testing.assert_close(c, a @ b.t(), rtol=2e-2, atol=0.3)
 
 
 @pytest.mark.usefixtures("packages")
