@@ -46,10 +46,11 @@ class Backend:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the settings leave to decide for one precision."""
+    """What the settings leave to decide for one precision. `first` runs what it can; None where that is to be measured."""
 
+    first: Backend | None
     default: Backend | None
-    forced: Backend | None = None
+    forced: bool = False
     tune: bool = False
     source: str = ""
 
@@ -81,6 +82,7 @@ class AutoKernelDispatcher:
         for name in {default} if isinstance(default, str) else {*default.values()}:
             if name not in self.backends:
                 raise ValueError(f"{op}: its default {name} is none of its backends {', '.join(self.backends)}")
+        self._precision = precision if isinstance(precision, str) else ""
         self._environment = environment_reader(variables(group))
         self._plans: tuple[Any, dict[str, _Plan]] = (None, {})
         self._told: set[tuple[str, ...]] = set()
@@ -106,21 +108,24 @@ class AutoKernelDispatcher:
         if seen != settings:
             plans = {}
             self._plans = settings, plans
-        precision = self.precision if isinstance(self.precision, str) else self.precision(*args, **kwargs)
+        precision = self._precision or self.precision(*args, **kwargs)  # type: ignore[operator]
         plan = plans.get(precision)
         if plan is None:
             plan = plans[precision] = self._plan(precision)
-        if plan.forced is not None:
-            why = plan.forced.can_handle(*args, **kwargs)
-            if why is None:
-                return plan.forced
-            raise self._refused(plan.forced.name, plan.source, why, args, kwargs)
+        first = plan.first
+        if first is not None and first.can_handle(*args, **kwargs) is None:
+            return first
+        return self._otherwise(precision, plan, args, kwargs)
+
+    def _otherwise(self, precision: str, plan: _Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Backend:
+        if plan.forced:
+            raise self._refused(plan, args, kwargs)
         if plan.tune:
             fastest = self._tuned(precision, plan, args, kwargs)
             if fastest is not None:
                 return fastest
-        if plan.default is not None and plan.default.can_handle(*args, **kwargs) is None:
-            return plan.default
+            if plan.default is not None and plan.default.can_handle(*args, **kwargs) is None:
+                return plan.default
         return self._fallback(precision, plan, args, kwargs)
 
     def reasons(self, *args: Any, **kwargs: Any) -> dict[str, str | None]:
@@ -131,15 +136,15 @@ class AutoKernelDispatcher:
         default = self.backends.get(self._default_name())
         choice = MANAGER.choice(self, precision)
         if choice.name is None:
-            return _Plan(default)
+            return _Plan(default, default)
         if choice.name == AUTOTUNE:
-            return _Plan(default, tune=True, source=choice.source)
+            return _Plan(None, default, tune=True, source=choice.source)
         if choice.name not in self.backends:
             raise BackendError(
                 f"{self.op} has no backend {choice.name} (asked for by {choice.source}); "
                 f"there are {', '.join(self.backends)}"
             )
-        return _Plan(default, self.backends[choice.name], source=choice.source)
+        return _Plan(self.backends[choice.name], default, forced=True, source=choice.source)
 
     def _default_name(self) -> str:
         if isinstance(self.default, str):
@@ -168,12 +173,14 @@ class AutoKernelDispatcher:
         self._once((precision, default, name), "%s: %s%s; %s runs it instead", self.op, default, why, name)
         return self.backends[name]
 
-    def _refused(
-        self, name: str, source: str, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> BackendError:
-        could = [other for other, reason in self.reasons(*args, **kwargs).items() if reason is None]
+    def _refused(self, plan: _Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BackendError:
+        reasons = self.reasons(*args, **kwargs)
+        name = plan.first.name if plan.first is not None else ""
+        could = [other for other, why in reasons.items() if why is None]
         rest = f"{', '.join(could)} could" if could else "no other backend could"
-        return BackendError(f"{self.op}: {name} (asked for by {source}) can't run this input: {why}; {rest}")
+        return BackendError(
+            f"{self.op}: {name} (asked for by {plan.source}) can't run this input: {reasons[name]}; {rest}"
+        )
 
     def _once(self, key: tuple[str, ...], message: str, *values: str) -> None:
         if key not in self._told:
