@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turbo_kernels import gemm, gemm_fp8, quantization
+from turbo_kernels import gemm, gemm_fp4, gemm_fp8, quantization
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC, quantization.SPEC)
+FAMILIES: tuple[Spec, ...] = (gemm.SPEC, gemm_fp8.SPEC, gemm_fp4.SPEC, quantization.SPEC)
 
 
 def family(name: str) -> Spec:

@@ -5,6 +5,8 @@ A format of MANTISSA explicit bits and exponent bias BIAS is given by those two,
 code NAN that a NaN becomes.
 """
 
+# pyright: reportOperatorIssue=false
+
 from __future__ import annotations
 
 import triton
