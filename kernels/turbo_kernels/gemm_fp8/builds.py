@@ -75,7 +75,9 @@ def _mx(arch: str, pair: tuple[str, str], params: Mapping[str, Any]) -> Build:
     if not instruction:
         constants["BLOCK_K"] = MX_BLOCK
     matrix = "mxfp8" if instruction else PAIRS[pair]
-    return Build(f"gemm_fp8 mxfp8 {'·'.join(pair)}", mx_gemm_kernel, _types(arch, pair, "*u8"), constants, options, matrix)
+    return Build(
+        f"gemm_fp8 mxfp8 {'·'.join(pair)}", mx_gemm_kernel, _types(arch, pair, "*u8"), constants, options, matrix
+    )
 
 
 def _quantization(arch: str, params: Mapping[str, Any]) -> Iterator[Build]:
