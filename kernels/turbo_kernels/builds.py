@@ -12,6 +12,7 @@ from typing import Any
 
 FP8 = {"gfx942": "fp8e4b8", "gfx950": "fp8e4nv", "sm_90": "fp8e4nv"}  # E4M3, as Triton names it
 BF8 = {"gfx942": "fp8e5b16", "gfx950": "fp8e5", "sm_90": "fp8e5"}  # E5M2
+FP8_MAX = {"gfx942": 240.0, "gfx950": 448.0, "sm_90": 448.0}
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,9 @@ class Build:
     options: Mapping[str, int]
     matrix: str | None = None
     unit: frozenset[str] = frozenset()
+
+
+def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """A section's parameters as (constants, Triton's options)."""
+    options = {k: v for k, v in params.items() if k.startswith("num_")}
+    return {k: v for k, v in params.items() if k not in options}, options

@@ -25,7 +25,11 @@ def gemm_inputs(dims: dict[str, int], dtype: str, seed: int, device: str) -> Ten
     if dims.get("B", 1) != 1:
         raise ValueError(f"a dense GEMM has B = 1, got {dims['B']}")
     m, n, k = dims["M"], dims["N"], dims["K"]
-    sizes = {"a": (m, k), "b": (n, k), "grad_out": (m, n)}
+    return normal_inputs({"a": (m, k), "b": (n, k), "grad_out": (m, n)}, dtype, seed, device)
+
+
+def normal_inputs(sizes: dict[str, tuple[int, ...]], dtype: str, seed: int, device: str) -> Tensors:
+    """Standard normal tensors of these sizes; all but grad_out want gradients."""
     tensors = {name: torch.empty(size, dtype=torch_dtype(dtype), device=device) for name, size in sizes.items()}
     rewrite(tensors, seed)
     return {name: t.requires_grad_(name != "grad_out") for name, t in tensors.items()}

@@ -42,10 +42,9 @@ def test_ops_outside_of_a_repository_and_inside(cli: Cli, checkout: Path):
     assert "✓" in done.stdout
     (checkout / "project.yaml").write_text((TOP / "project.yaml").read_text().replace("gemm_fp8:", "my_op:"))
     found = json.loads(cli("ops", "--json", "--gpu", "cpu", cwd=checkout).stdout)
-    assert [(r["op"], r["variant"], r["backend"], r["gpus"]) for r in found] == [
-        ("gemm", "default", "TRITON", {"cpu": None}),
-        ("my_op", "blockwise", "TRITON", {"cpu": None}),
-    ]
+    rows = [(r["op"], r["variant"], r["backend"], r["gpus"]) for r in found]
+    assert rows[0] == ("gemm", "default", "TRITON", {"cpu": None})
+    assert ("my_op", "blockwise", "TRITON", {"cpu": None}) in rows
 
 
 def test_ops_errors_are_one_line(cli: Cli, checkout: Path):

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "Re-decide a campaign from its samples under another policy."),
     "verify": ("verify", "Re-score, re-hash, re-decide; check the lineage."),
     "ops": ("ops", "The operator × backend × GPU table, with reasons."),
+    "bench": ("bench", "One operator's full benchmark, or the suite beside torch."),
     "rules": ("rules", "The rules that decide, one page a code."),
     "tips": ("tips", "Lessons of earlier campaigns."),
     "nightly": ("nightly", "Many campaigns, gated against the last good night."),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from torch.nn import functional as F
+
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import Baseline, differentiable
+from turbo_kernels.bench_kit import dense_cases as bench_cases
 from turbo_kernels.case_kit import Tensors, rewrite
 from turbo_kernels.gemm import reference as truth
 
-__all__ = ["check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = ["baselines", "bench_cases", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
 
 
 def make_inputs(dims: dict[str, int], dtype: str, variant: str, seed: int, device: str) -> Tensors:
@@ -41,3 +45,7 @@ def try_config(section: str, config: dict[str, Any]) -> AbstractContextManager[N
     from turbo_kernels.config import override
 
     return override("gemm", section, config)
+
+
+def baselines(inputs: Tensors, variant: str) -> dict[str, Baseline]:
+    return {"F.linear": differentiable(F.linear, inputs, ("a", "b"))}

@@ -12,11 +12,16 @@ import torch
 
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import dense_cases as bench_cases
 from turbo_kernels.case_kit import Tensors, rewrite
 from turbo_kernels.gemm_fp8 import reference as truth
+from turbo_kernels.gemm_fp8.baselines import baselines
 from turbo_kernels.gemm_fp8.fp8 import FORMATS, VARIANTS, FP8Config
 
-__all__ = ["check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config", "weight_work"]
+__all__ = [
+    "baselines", "bench_cases", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config",
+    "weight_work",
+]  # fmt: skip
 
 CONFIGS = [FP8Config(variant, format) for format in FORMATS for variant in VARIANTS]
 

@@ -13,12 +13,16 @@ import torch
 
 from turbo_kernels import case_kit
 from turbo_kernels import check as checks
+from turbo_kernels.bench_kit import Baseline, compiled, row_cases
 from turbo_kernels.case_kit import Tensors
+from turbo_kernels.gemm_fp8.baselines import LAYOUTS
 from turbo_kernels.quantization import SPEC
 from turbo_kernels.quantization import reference as truth
 
-__all__ = ["check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
+__all__ = ["baselines", "bench_cases", "check", "forward", "make_inputs", "reference", "rewrite", "step", "try_config"]
 
+# Codes of both layouts; scales, which are few, left out.
+bench_cases = row_cases("hidden", forward=1, code_bytes={v: 1.0 if v == "mxfp4" else 2.0 for v in SPEC.variants})
 GATE_OF = {"mxfp4": "fp4"}
 
 
@@ -65,3 +69,11 @@ def try_config(section: str, config: dict[str, Any]) -> AbstractContextManager[N
     from turbo_kernels.config import override
 
     return override("quantization", section, config)
+
+
+def baselines(inputs: Tensors, variant: str) -> dict[str, Baseline]:
+    """Of the variants that torch's own products take: what a user writes, compiled; both layouts."""
+    if variant not in LAYOUTS:
+        return {}
+    x, both = inputs["x"], compiled(LAYOUTS[variant], inputs["x"].device.type)
+    return {"torch.compile": Baseline(lambda: both(x))}
