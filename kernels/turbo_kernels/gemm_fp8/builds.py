@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turbo_kernels import config
 from turbo_kernels.builds import BF8, FP8, FP8_MAX, Build, split
 from turbo_kernels.gemm_fp8.triton_gemm_fp8 import gemm_kernel, gemm_tma_kernel
-from turbo_kernels.gemm_fp8.triton_gemm_scaled import MX_BLOCK, MX_INSTRUCTION, mx_gemm_kernel, scaled_gemm_kernel
+from turbo_kernels.gemm_fp8.triton_gemm_scaled import (
+    MX_BLOCK,
+    MX_INSTRUCTION,
+    UNALIGNED,
+    mx_gemm_kernel,
+    scaled_gemm_kernel,
+)
 from turbo_kernels.gemm_fp8.triton_quant import BLOCK, TINY, quantize_kernel
 
 Params = Mapping[str, Any]
@@ -56,17 +63,17 @@ def _blockwise(arch: str, section: str, params: Params) -> Iterator[Build]:
 
 
 def _scaled(arch: str, params: Params) -> Iterator[Build]:
-    constants, options = split(params)
-    for a, b in PAIRS:
-        for rowwise, even in ((False, True), (True, False)):
+    for label, shape, aligned in (("", params, True), (", odd K", UNALIGNED, False)):
+        constants, options = split(shape)
+        for (a, b), rowwise in itertools.product(PAIRS, (False, True)):
             yield Build(
-                label=f"gemm_fp8 {'rowwise' if rowwise else 'tensorwise'} {a}·{b}{'' if even else ', odd K'}",
+                label=f"gemm_fp8 {'rowwise' if rowwise else 'tensorwise'} {a}·{b}{label}",
                 kernel=scaled_gemm_kernel,
                 types=_types(arch, a, b),
-                constants=constants | {"ROWWISE": rowwise, "EVEN_K": even, "INTERPRET": False},
+                constants=constants | {"ROWWISE": rowwise, "EVEN_K": aligned, "INTERPRET": False},
                 options=options,
                 matrix=_matrix(a, b),
-                unit=frozenset() if even else frozenset({"M", "N", "K"}),
+                unit=frozenset() if aligned else frozenset({"M", "N", "K"}),
             )
 
 
