@@ -29,7 +29,7 @@ def _triton_blockwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dt
     if name == "wgrad":
         return gemm(name, a, b, out_dtype)
     strides = b.scale.stride()  # the weight's, block of N first; its transpose has the same scales
-    return gemm(name, a, b, out_dtype, strides if name == "forward" else strides[::-1])
+    return gemm(name, a, b, out_dtype, strides if name == "forward" else strides[::-1])  # type: ignore[arg-type]
 
 
 def _triton_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> str | None:
