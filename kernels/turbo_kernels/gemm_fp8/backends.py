@@ -19,6 +19,7 @@ from turbo_kernels.gemm_fp8.reference import BLOCK, values
 from turbo_kernels.gemm_fp8.triton_gemm_fp8 import gemm
 from turbo_kernels.gemm_fp8.triton_quant import Quantized
 
+_scaled_mm = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
 E5M2 = (torch.float8_e5m2, torch.float8_e5m2fnuz)
 Multiply = Callable[[str, Quantized, Quantized, torch.dtype], torch.Tensor]
 Refuses = Callable[[str, Quantized, Quantized, torch.dtype], str | None]
@@ -28,7 +29,7 @@ def _triton_blockwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dt
     if name == "wgrad":
         return gemm(name, a, b, out_dtype)
     strides = b.scale.stride()  # the weight's, block of N first; its transpose has the same scales
-    return gemm(name, a, b, out_dtype, strides if name == "forward" else strides[::-1])
+    return gemm(name, a, b, out_dtype, strides if name == "forward" else strides[::-1])  # type: ignore[arg-type]
 
 
 def _triton_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> str | None:
@@ -39,15 +40,15 @@ def _library_blockwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.d
     scale_b = b.scale if name == "wgrad" else b.scale.t()
     if name == "dgrad":  # [contracted blocks, column blocks], the first of them contiguous
         scale_b = b.scale.t().contiguous().t()
-    return torch._scaled_mm(a.q, b.q.t(), a.scale.t(), scale_b, out_dtype=out_dtype)
+    return _scaled_mm(a.q, b.q.t(), a.scale.t(), scale_b, out_dtype=out_dtype)
 
 
 def _library_tensorwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
-    return torch._scaled_mm(a.q, b.q.t(), a.scale, b.scale, out_dtype=out_dtype)
+    return _scaled_mm(a.q, b.q.t(), a.scale, b.scale, out_dtype=out_dtype)
 
 
 def _library_rowwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
-    return torch._scaled_mm(a.q, b.q.t(), a.scale[:, None], b.scale[None, :], out_dtype=out_dtype)
+    return _scaled_mm(a.q, b.q.t(), a.scale[:, None], b.scale[None, :], out_dtype=out_dtype)
 
 
 def _library_mxfp8(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
@@ -76,7 +77,7 @@ def _rowwise_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dty
 def _blockwise_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> str | None:
     if detect() != "sm_90":
         return f"torch._scaled_mm has scales per 1×128 on sm_90 alone, this is {detect()}"
-    if tuple(map(int, str(torch.version.cuda).split("."))) < (12, 9):
+    if [int(n) for n in str(torch.version.cuda).split(".")] < [12, 9]:
         return f"torch._scaled_mm has scales per 1×128 from CUDA 12.9 on, this is {torch.version.cuda}"
     if out_dtype != torch.bfloat16 or a.q.dtype in E5M2 or b.q.dtype in E5M2:
         return f"torch._scaled_mm with scales per 1×128 takes E4M3 to bf16, got {a.q.dtype}, {b.q.dtype} to {out_dtype}"

@@ -20,6 +20,8 @@ from turbo_kernels.triton_tiles import tile_order
 
 MX_BLOCK = 32
 MX_INSTRUCTION = ("gfx950",)  # where the matrix unit takes E8M0 scales
+# Rows that don't begin at multiples of 16 bytes are loaded byte by byte: a large tile of them doesn't fit into registers.
+UNALIGNED = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 4, "num_stages": 2}
 
 
 @triton.jit
@@ -111,7 +113,7 @@ def rowwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> to
 def _scaled(a: Quantized, b: Quantized, out_dtype: torch.dtype, rowwise: bool) -> torch.Tensor:
     (M, K), N = a.q.shape, b.q.shape[0]
     c = torch.empty((M, N), dtype=out_dtype, device=a.q.device)
-    config = section("gemm_fp8", "scaled")
+    config = UNALIGNED if K % 16 else section("gemm_fp8", "scaled")
     tiles = -(-M // config["BLOCK_M"]) * -(-N // config["BLOCK_N"])
     if tiles:
         scaled_gemm_kernel[(tiles,)](a.q, b.q, c, a.scale, b.scale, M, N, K, ROWWISE=rowwise,
