@@ -27,7 +27,7 @@ def detect() -> str:
 
 def unrunnable(tensor: torch.Tensor) -> str | None:
     """Why Triton can't run on this tensor's device, or None."""
-    if tensor.device.type == "cpu" and not INTERPRET:
+    if tensor.is_cpu and not INTERPRET:
         return "tensor on the CPU: set TRITON_INTERPRET=1 before Python starts to interpret the kernels there"
     return None
 

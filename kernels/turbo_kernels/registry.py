@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from turbo_kernels import activation, gemm, gemm_fp8, grouped_gemm, grouped_gemm_fp8, normalization, quantization
+from turbo_kernels import (
+    activation,
+    gemm,
+    gemm_fp4,
+    gemm_fp8,
+    grouped_gemm,
+    grouped_gemm_fp8,
+    normalization,
+    quantization,
+)
 from turbo_kernels.spec import Spec
 
 FAMILIES: tuple[Spec, ...] = (
     gemm.SPEC,
     gemm_fp8.SPEC,
+    gemm_fp4.SPEC,
     grouped_gemm.SPEC,
     grouped_gemm_fp8.SPEC,
     quantization.SPEC,

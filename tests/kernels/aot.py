@@ -77,7 +77,7 @@ def bf16_gemm(arch: str, config: dict[str, int]) -> tuple[str, int]:
 def quant(arch: str, whole: bool) -> tuple[str, int]:
     fp8 = TARGETS[arch][1]
     types = {"x_ptr": "*bf16", "q_ptr": f"*{fp8}", "s_ptr": "*fp32", "qt_ptr": f"*{fp8}", "st_ptr": "*fp32"}
-    constants = {"ROWS": True, "COLS": True, "WHOLE": whole, "FP8_MAX": 240.0 if arch == "gfx942" else 448.0,
+    constants = {"ROWS": True, "COLS": True, "WHOLE": whole, "E5M2": False, "FP8_MAX": 240.0 if arch == "gfx942" else 448.0,
                  "TINY": 1e-12, "BLOCK": 128, "INTERPRET": False, "stride_k": 1}  # fmt: skip
     return build(triton_quant.quantize_kernel, arch, types, constants, {"num_warps": 4, "num_stages": 2})
 

@@ -10,6 +10,7 @@ import torch
 from turbo_kernels.check import GATES, judge, snr_db, tile_snr_db, wrong
 
 ROWS, COLS = 1024, 160
+NOISE_DB = {"fp8_e4m3": 28.6, "fp4": 16.5}
 
 
 def reference() -> torch.Tensor:
@@ -17,11 +18,11 @@ def reference() -> torch.Tensor:
 
 
 def honest(gate: str, ref: torch.Tensor) -> torch.Tensor:
-    """An output with the error that the format brings: rounding, or FP8's 28.6 dB of noise."""
-    if not gate.startswith("fp8"):
+    """An output with the error that the format brings: rounding, FP8's 28.6 dB of noise, or FP4's 16 dB and its gain."""
+    if gate not in NOISE_DB:
         return ref.clone().to({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[gate])
     noise = torch.randn(ref.shape, generator=torch.Generator().manual_seed(2)) * ref.square().mean().sqrt()
-    return (ref + noise * 10 ** (-28.6 / 20)).bfloat16()
+    return (ref * GATES[gate].gain + noise * 10 ** (-NOISE_DB[gate] / 20)).bfloat16()
 
 
 def zero_row(t: torch.Tensor) -> None:
@@ -64,7 +65,7 @@ FAULTS: list[tuple[Fault, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("gate", ["bf16", "fp16", "fp32", "fp8_e4m3"])
+@pytest.mark.parametrize("gate", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp4"])
 def test_an_honest_output_passes(gate: str) -> None:
     ref = reference()
     assert wrong(honest(gate, ref), ref, GATES[gate]) is None
@@ -96,6 +97,17 @@ def test_a_scale_error_that_noise_hides_falls_at_the_scale() -> None:
     out = honest("fp8_e4m3", ref) * 1.03
     assert snr_db(out, ref) > 25
     assert "scale is 1.0" in str(wrong(out, ref, GATES["fp8_e4m3"]))
+
+
+@pytest.mark.parametrize(("fault", "said"), [
+    (zero_row, "rows from 40"), (one_nan, "finite"), (one_inf, "finite"), (swapped_rows, "rows from"),
+    (too_large, "scale is 1.0"), (too_small, "scale is 0.9"),
+])  # fmt: skip
+def test_fp4s_noise_hides_no_fault(fault: Fault, said: str) -> None:
+    ref = reference()
+    out = honest("fp4", ref)
+    fault(out)
+    assert said in str(wrong(out, ref, GATES["fp4"]))
 
 
 def test_snr_of_known_noise() -> None:

@@ -111,7 +111,7 @@ def test_the_project_file_says_what_the_library_has() -> None:
             assert (ROOT / file).is_file(), file
         space = op.backends["TRITON"].space
         assert space
-        assert space.sections == tuple(spec.sections)
+        assert set(space.sections) <= set(spec.sections)
         for gpu in op.backends["TRITON"].gpus:
             text = (ROOT / space.file.replace("{gpu}", gpu)).read_text()
             assert all(spaces.fits(space, c, gpu) is None for c in spaces.current(space, text).values())

@@ -20,7 +20,7 @@ from turbo_kernels.quantization.triton_quantize import quantize as quantize_as
 
 _INPUTS = (torch.bfloat16, torch.float16)
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
-_DEFAULTS = {variant: FP8Config(variant) for variant in VARIANTS}
+_BY_VARIANT: dict[str | None, FP8Config] = {None: FP8Config(), **{v: FP8Config(v) for v in VARIANTS}}
 
 
 class Scheme(NamedTuple):
@@ -77,11 +77,11 @@ def gemm_fp8(a: torch.Tensor, b: torch.Tensor, trans_b: bool = True, variant: st
 
 
 def _config(config: FP8Config | None, variant: str | None) -> FP8Config:
+    if variant not in _BY_VARIANT:
+        raise ValueError(f"gemm_fp8: no variant {variant!r}; there are {', '.join(VARIANTS)}")
     if config is None:
-        config = _DEFAULTS.get("blockwise" if variant is None else variant)
-        if config is None:
-            raise ValueError(f"gemm_fp8: no variant {variant!r}; there are {', '.join(VARIANTS)}")
-    elif variant not in (None, config.variant):
+        return _BY_VARIANT[variant]
+    if variant not in (None, config.variant):
         raise ValueError(f"gemm_fp8: variant {variant!r} and {config}; give one of them")
     return config
 
@@ -89,7 +89,7 @@ def _config(config: FP8Config | None, variant: str | None) -> FP8Config:
 def _forward(a: torch.Tensor, b: torch.Tensor, trans_b: bool, out_dtype: torch.dtype, config: FP8Config, need_a: bool,
              need_b: bool) -> tuple[torch.Tensor, Quantized | None, Quantized | None]:  # fmt: skip
     """y, aᵀ for b's gradient, and bᵀ for a's."""
-    scheme, encoding = SCHEMES[config.variant], config.encodings[0]
+    scheme, encoding = SCHEMES[config.variant], FORMATS[config.format][0]
     qa, qat = scheme.activation(a, True, need_b, encoding)
     qb, qbt = scheme.weight(b if trans_b else b.t(), need_a, encoding)
     out = MULTIPLY[config.variant]("forward", qa, qb, out_dtype)
@@ -100,8 +100,8 @@ def _gradients(grad_out: torch.Tensor, qat: Quantized | None, qbt: Quantized | N
                dtypes: tuple[torch.dtype, torch.dtype],
                config: FP8Config) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
     """(da, db), each where there is what it needs."""
-    multiply = MULTIPLY[config.variant]
-    rows, cols = SCHEMES[config.variant].activation(grad_out, qbt is not None, qat is not None, config.encodings[1])
+    multiply, scheme = MULTIPLY[config.variant], SCHEMES[config.variant]
+    rows, cols = scheme.activation(grad_out, qbt is not None, qat is not None, FORMATS[config.format][1])
     da = db = None
     if qbt is not None:  # da[M, K] = dy[M, N] · b[N, K]
         da = multiply("dgrad", rows, qbt, dtypes[0])

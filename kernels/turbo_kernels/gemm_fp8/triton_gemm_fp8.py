@@ -124,11 +124,12 @@ def gemm(
     if not M or not N:
         return c
     config = section("gemm_fp8", name)
-    meta = {k: v for k, v in config.items() if k != "PERSISTENT_TMA"}
+    meta = {**config}
+    persistent = meta.pop("PERSISTENT_TMA")
     tiles = -(-M // config["BLOCK_M"]) * -(-N // config["BLOCK_N"])
     blocked = scale_strides is not None
     args = (a.q, b.q, c, a.scale, b.scale, M, N, K, *(scale_strides or (1, N)))
-    if config["PERSISTENT_TMA"]:
+    if persistent:
         if not INTERPRET:
             triton.set_allocator(_workspace)  # a context variable: it must be set in the thread that launches
         aligned = N * c.element_size() % 16 == 0

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from turbo_kernels import config
 from turbo_kernels.builds import BF8, FP8, Build
 from turbo_kernels.gemm_fp8.triton_quant import TINY
+from turbo_kernels.quantization.formats import limits
 from turbo_kernels.quantization.triton_quantize import amax_kernel, dequantize_kernel, mx_kernel, scaled_kernel
 
-# max(format), and the exponent of its largest power of two; FNUZ E4M3 alone differs.
-FP8_MAX = {"gfx942": 240.0, "gfx950": 448.0, "sm_90": 448.0}
-EMAX = {"gfx942": 7, "gfx950": 8, "sm_90": 8}
+E4M3 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn, "sm_90": torch.float8_e4m3fn}
 UNIT = frozenset({"M", "K", "stride_k", "stride_sm", "stride_sk"})  # often odd, so never promised to be divisible
+
+
+def mx(dtype: torch.dtype | None) -> dict[str, float]:
+    largest, emax, overflow = limits(dtype)
+    return {"EMAX": emax, "OVERFLOW": overflow, "LARGEST": largest}
 
 
 def builds(arch: str) -> Iterator[Build]:
@@ -31,25 +37,22 @@ def builds(arch: str) -> Iterator[Build]:
     for variant, axes in (("tensorwise", False), ("rowwise", True)):
         constants = {"WHOLE": not axes, "ROWS": axes, "COLS": axes, "stride_k": 1}
         yield build(f"{variant} amax", amax_kernel, "amax", bits, constants)
-    for encoding, flavours, largest, emax in (
-        ("e4m3", FP8, FP8_MAX[arch], EMAX[arch]),
-        ("e5m2", BF8, 57344.0, 15),
-    ):
+    for encoding, flavours, dtype in (("e4m3", FP8, E4M3[arch]), ("e5m2", BF8, torch.float8_e5m2)):
         fp8 = f"*{flavours[arch]}"
         outputs = {"q_ptr": fp8, "qt_ptr": fp8, "s_ptr": "*fp32", "st_ptr": "*fp32"}
-        common = {**both, "E5M2": encoding == "e5m2", "FP8_MAX": largest}
+        common = {**both, "E5M2": encoding == "e5m2"}
         for variant in ("tensorwise", "rowwise"):
-            constants = {**common, "WHOLE": variant == "tensorwise", "TINY": TINY}
+            constants = {**common, "WHOLE": variant == "tensorwise", "TINY": TINY, "FP8_MAX": limits(dtype).largest}
             yield build(f"{variant} {encoding}", scaled_kernel, "scaled", {**bits, **outputs}, constants)
         outputs |= {"s_ptr": "*u8", "st_ptr": "*u8"}
-        yield build(f"mxfp8 {encoding}", mx_kernel, "mx", outputs, {**common, "FP4": False, "EMAX": emax})
+        yield build(f"mxfp8 {encoding}", mx_kernel, "mx", outputs, {**common, **mx(dtype), "FP4": False})
         for variant, block, e8m0 in (("blockwise", 128, False), ("mxfp8", 32, True)):
             yield build(f"{variant} {encoding} dequantize", dequantize_kernel, "dequantize",
                         {"q_ptr": fp8, "s_ptr": "*u8" if e8m0 else "*fp32", "out_ptr": "*bf16"},
                         {"SCALE_ROWS": 1, "SCALE_COLS": block, "E8M0": e8m0, "FP4": False,
                          "E5M2": encoding == "e5m2", "INTERPRET": False})  # fmt: skip
     codes = {name: "*u8" for name in ("q_ptr", "qt_ptr", "s_ptr", "st_ptr")}
-    constants = {**both, "FP4": True, "E5M2": False, "EMAX": 2, "FP8_MAX": FP8_MAX[arch]}
+    constants = {**both, "FP4": True, "E5M2": False, **mx(None)}
     yield build("mxfp4", mx_kernel, "mx", codes, constants)
     yield build("mxfp4 dequantize", dequantize_kernel, "dequantize", {**codes, "out_ptr": "*bf16"},
                 {"SCALE_ROWS": 1, "SCALE_COLS": 32, "E8M0": True, "FP4": True, "E5M2": False,

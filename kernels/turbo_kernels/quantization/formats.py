@@ -13,13 +13,19 @@
 
 ⌈K⌉n is K rounded up to n, the padding zero.
 
-fp32 scales are max|x| / max(format), of at least 1e-12 / max(format), and q = x · (max(format) / max|x|). E8M0 scales are
-OCP Microscaling Formats v1.0, section 6.3: 2^(⌊log2 max|x|⌋ − emax), emax the exponent of the format's largest power of
-two (8, 15, 2 for E4M3, E5M2, E2M1; 7 for FNUZ E4M3), no less than 2^-127; what then exceeds the
-format's largest value saturates. A block of 32 with a NaN or an infinity gets the scale NaN (255).
+fp32 scales are max|x| / max(format), of at least 1e-12 / max(format), and q = x · (max(format) / max|x|).
+
+E8M0 scales are those of OCP Microscaling Formats v1.0, section 6.3, 2^(⌊log2 max|x|⌋ − emax) with emax the exponent of
+the format's largest power of two (8, 15, 2 for E4M3, E5M2, E2M1; 7 for FNUZ E4M3), but for one step more where max|x|
+over that scale would round beyond the format's largest value (from 464, 61440, 7; FNUZ E4M3 from 248), and so saturate:
+the specification's own choice shortens every block's largest values, by up to a quarter in E2M1, a bias (4% of a product
+of normal numbers, 16% of uniform ones) that this halves or removes. The least scale is 2^-127. A block of 32 with a NaN
+or an infinity gets the scale NaN (255).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -36,12 +42,20 @@ def round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def emax(dtype: torch.dtype | None) -> int:
-    """The exponent of the largest power of two in a format; None is E2M1."""
-    if dtype is None:
-        return 2
-    # max is (2 − 2^-m)·2^emax, or a quarter less than that in E4M3 (OCP).
-    return int(torch.finfo(dtype).max).bit_length() - 1
+class Limits(NamedTuple):
+    """Where a format ends: its largest value, the exponent of its largest power of two, and the first value that rounds
+    beyond the largest, over that power."""
+
+    largest: float
+    emax: int
+    overflow: float
+
+
+def limits(dtype: torch.dtype | None) -> Limits:
+    """Those of an fp8 dtype, or of E2M1 for None."""
+    largest, ulp = (6.0, 0.5) if dtype is None else (torch.finfo(dtype).max, torch.finfo(dtype).eps)
+    emax = int(largest).bit_length() - 1
+    return Limits(largest, emax, largest / 2**emax + ulp / 2)
 
 
 @torch.compiler.assume_constant_result  # asking the device isn't for a compiler to trace

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from turbo_kernels.gemm_fp8 import reference as blockwise
 from turbo_kernels.gemm_fp8.reference import BLOCK, TINY
-from turbo_kernels.quantization.formats import MX, MX_BLOCK, emax
+from turbo_kernels.quantization.formats import MX, MX_BLOCK, limits
 
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -35,8 +35,9 @@ def _microscaled(x: torch.Tensor, dtype: torch.dtype | None) -> Pair:
     rows = x.shape[0]
     blocks = F.pad(x.float(), (0, -x.shape[1] % MX_BLOCK)).view(rows, -(-x.shape[1] // MX_BLOCK), MX_BLOCK)
     amax = blocks.abs().amax(dim=2, keepdim=True) if blocks.numel() else blocks[:, :, :1]
-    _, exponent = torch.frexp(amax)  # amax = mantissa · 2^exponent with a mantissa in [1/2, 1)
-    scale = (exponent - 1 - emax(dtype) + 127).clamp_min(0)
+    mantissa, exponent = torch.frexp(amax)  # amax = mantissa · 2^exponent with a mantissa in [1/2, 1)
+    _, emax, overflow = limits(dtype)
+    scale = (exponent - 1 + (2 * mantissa >= overflow) - emax + 127).clamp_min(0)
     scale = torch.where(torch.isfinite(amax), torch.where(amax == 0, 0, scale), 255)
     inverse = torch.where(scale == 255, 0.0, torch.ldexp(torch.ones_like(amax), 127 - scale))
     q = (blocks * inverse).reshape(rows, -1)

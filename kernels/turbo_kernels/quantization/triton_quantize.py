@@ -27,7 +27,7 @@ from turbo_kernels.quantization.formats import (
     MX,
     MX_BLOCK,
     code_dtype,
-    emax,
+    limits,
     q_shape,
     scale_dtype,
     scale_shape,
@@ -141,12 +141,12 @@ def scaled_kernel(x_ptr, row_ptr, col_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, s
 
 
 @triton.jit
-def mx_scale(x, EMAX: tl.constexpr):
+def mx_scale(x, EMAX: tl.constexpr, OVERFLOW: tl.constexpr):
     """fp32 [R, C] -> (x over its block's scale, [R, C]; E8M0 codes [R, C / 32])."""
+    UP: tl.constexpr = int((2.0 - OVERFLOW) * 8388608)  # carries into the exponent from the mantissa OVERFLOW on
     blocks = tl.reshape(x, (x.shape[0], x.shape[1] // 32, 32))
-    bits = blocks.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    exponent = tl.max(bits, 2) >> 23  # ⌊log2⌋ + 127; 255 for NaN and infinity
-    code = tl.where(exponent == 255, 255, tl.maximum(exponent - EMAX, 0))
+    amax = tl.max(blocks.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 2)  # as bits: a NaN's are the largest
+    code = tl.where(amax >= 0x7F800000, 255, tl.maximum(((amax + UP) >> 23) - EMAX, 0))
     inverse = tl.where(code == 255, 0, (254 - code) << 23).to(tl.float32, bitcast=True)
     return tl.reshape(blocks * inverse[:, :, None], x.shape), code.to(tl.uint8)
 
@@ -160,28 +160,28 @@ def pack_e2m1(x):
 
 @triton.jit
 def _mx_store(x, q_ptr, s_ptr, first_row, first_col, rows, blocks, FP4: tl.constexpr, E5M2: tl.constexpr,
-              EMAX: tl.constexpr, FP8_MAX: tl.constexpr, INTERPRET: tl.constexpr):  # fmt: skip
-    q, scale = mx_scale(x, EMAX)
+              EMAX: tl.constexpr, OVERFLOW: tl.constexpr, LARGEST: tl.constexpr, INTERPRET: tl.constexpr):  # fmt: skip
+    q, scale = mx_scale(x, EMAX, OVERFLOW)
     _store(s_ptr, scale, first_row, first_col // 32, rows, blocks)
     if FP4:
         _store(q_ptr, pack_e2m1(q), first_row, first_col // 2, rows, blocks * 16)
     else:  # a hardware conversion may not saturate; it must not lose a NaN to the clamp either
-        q = tl.clamp(q, -FP8_MAX, FP8_MAX, propagate_nan=tl.PropagateNan.ALL)
+        q = tl.clamp(q, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
         _store(q_ptr, _encode(q, q_ptr, E5M2, INTERPRET), first_row, first_col, rows, blocks * 32)
 
 
 @triton.jit
 def mx_kernel(x_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, stride_m, stride_k, ROWS: tl.constexpr, COLS: tl.constexpr,
-              FP4: tl.constexpr, E5M2: tl.constexpr, EMAX: tl.constexpr, FP8_MAX: tl.constexpr,
-              INTERPRET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+              FP4: tl.constexpr, E5M2: tl.constexpr, EMAX: tl.constexpr, OVERFLOW: tl.constexpr,
+              LARGEST: tl.constexpr, INTERPRET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """Codes and E8M0 scales per 32 along K, and of the transpose along M."""
     x, first_m, first_k = _load(x_ptr, M, K, stride_m, stride_k, BLOCK_M, BLOCK_K)
     if ROWS:
         _mx_store(x.to(tl.float32), q_ptr, s_ptr, first_m, first_k, M, tl.cdiv(K, 32),
-                  FP4, E5M2, EMAX, FP8_MAX, INTERPRET)  # fmt: skip
+                  FP4, E5M2, EMAX, OVERFLOW, LARGEST, INTERPRET)  # fmt: skip
     if COLS:
         _mx_store(tl.trans(x).to(tl.float32), qt_ptr, st_ptr, first_k, first_m, K, tl.cdiv(M, 32),
-                  FP4, E5M2, EMAX, FP8_MAX, INTERPRET)  # fmt: skip
+                  FP4, E5M2, EMAX, OVERFLOW, LARGEST, INTERPRET)  # fmt: skip
 
 
 # -- back --------------------------------------------------------------------------------------------------------------
@@ -279,10 +279,11 @@ def _mx(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool) ->
     first, second = along_k or along_m, along_m or along_k
     assert first and second, "neither rows nor cols"
     config, dtype = section("quantization", "mx"), code_dtype(variant, encoding)
+    largest, emax, overflow = limits(dtype)
     if x.numel():
         mx_kernel[_grid(M, K, config)](x, _codes(first.q), first.scale, _codes(second.q), second.scale, M, K,
                                        *x.stride(), ROWS=rows, COLS=cols, FP4=dtype is None, E5M2=encoding == "e5m2",
-                                       EMAX=emax(dtype), FP8_MAX=fp8_max(encoding), INTERPRET=INTERPRET,
+                                       EMAX=emax, OVERFLOW=overflow, LARGEST=largest, INTERPRET=INTERPRET,
                                        **config)  # fmt: skip
     return along_k, along_m
 
