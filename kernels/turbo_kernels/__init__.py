@@ -1,7 +1,8 @@
 """turbo_kernels: GPU operators with their references, checks and launch configurations.
 
-`turbo_kernels.ops` is the public API (`ops.gemm`, `ops.gemm_fp8`, …); torch and triton are imported on first use.
-`FP8Config` says how an FP8 operator quantizes.
+`turbo_kernels.ops` is the public API (`ops.gemm`, `ops.gemm_fp8`, …), `turbo_kernels.backends` chooses what runs it
+(`set_backend`, `autotune`, `reset`), `FP8Config` says how an FP8 operator quantizes; torch and triton are imported on
+first use.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["FP8Config", "ops"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["FP8Config", "backends", "ops"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return importlib.import_module("turbo_kernels.ops")
+    if name in ("backends", "ops"):
+        return importlib.import_module(f"turbo_kernels.{name}")
     if name == "FP8Config":
         return importlib.import_module("turbo_kernels.gemm_fp8.fp8").FP8Config
     raise AttributeError(f"module 'turbo_kernels' has no attribute {name!r}")

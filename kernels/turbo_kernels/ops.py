@@ -1,4 +1,8 @@
-"""The public operators, found by name in the registry and imported on first use."""
+"""The public operators, found by name in the registry and imported on first use.
+
+What runs them is chosen in `turbo_kernels.backends`: `set_backend("TRITON", op="gemm")`, `autotune(True)`, `using(…)` for a
+with block, `reset()`; or by TURBO_GEMM_BACKEND and its like (docs/dispatch.md).
+"""
 
 from __future__ import annotations
 

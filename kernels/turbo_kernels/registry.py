@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from turbo_kernels import (
-    activation,
-    gemm,
-    gemm_fp4,
-    gemm_fp8,
-    grouped_gemm,
-    grouped_gemm_fp8,
-    normalization,
-    quantization,
-)
+import importlib
+
 from turbo_kernels.spec import Spec
 
-FAMILIES: tuple[Spec, ...] = (
-    gemm.SPEC,
-    gemm_fp8.SPEC,
-    gemm_fp4.SPEC,
-    grouped_gemm.SPEC,
-    grouped_gemm_fp8.SPEC,
-    quantization.SPEC,
-    activation.SPEC,
-    normalization.SPEC,
+_FOLDERS = (
+    "gemm",
+    "gemm_fp8",
+    "gemm_fp4",
+    "grouped_gemm",
+    "grouped_gemm_fp8",
+    "quantization",
+    "activation",
+    "normalization",
 )
+FAMILIES: tuple[Spec, ...] = tuple(importlib.import_module(f"turbo_kernels.{folder}").SPEC for folder in _FOLDERS)
 
 
 def family(name: str) -> Spec:
