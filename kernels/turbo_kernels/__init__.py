@@ -14,8 +14,8 @@ __all__ = ["FP8Config", "backends", "ops"]  # pyright: ignore[reportUnsupportedD
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backends", "ops"):
-        return importlib.import_module(f"turbo_kernels.{name}")
     if name == "FP8Config":
         return importlib.import_module("turbo_kernels.gemm_fp8.fp8").FP8Config
+    if name in __all__:
+        return importlib.import_module(f"turbo_kernels.{name}")
     raise AttributeError(f"module 'turbo_kernels' has no attribute {name!r}")

@@ -13,7 +13,8 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -24,30 +25,65 @@ from torch.utils.benchmark import Timer
 
 from turbo_kernels.case_kit import Tensors
 from turbo_kernels.registry import family
+from turbo_kernels.spec import Spec
 
-COLUMNS = (
-    "label", "B", "M", "N", "K", "Check", "Forward TFLOPS", "Forward TFLOPS_stddev", "Backward TFLOPS",
-    "Backward TFLOPS_stddev", "Forward Time (ms)", "Backward Time (ms)", "out_snr", "da_snr", "db_snr",
-)  # fmt: skip
-DEFAULT_SHAPES = {"cuda": "4096x4096x4096,8192x6144x4096,2048x6144x4096", "cpu": "64x64x64"}
-
-Shape = tuple[str, dict[str, int]]
+Dims = dict[str, int]
+Shape = tuple[str, Dims]
 
 
-def parse_shapes(text: str) -> list[Shape]:
-    """`MxNxK` or `BxMxNxK`, comma-separated, or a JSON file of [{label, dims}]. A shape's text is its label.
+@dataclass(frozen=True)
+class Layout:
+    """A class of operators: its dims, what a forward and a backward cost in units of 1/scale a second, its gradients."""
+
+    dims: tuple[str, ...]
+    unit: str
+    scale: float
+    forward: Callable[[Dims], float]
+    backward: Callable[[Dims], float]
+    gradients: tuple[str, ...]
+    shapes: Mapping[str, str]  # by device, where none are given
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        rates = [f"{which} {self.unit}{suffix}" for which in ("Forward", "Backward") for suffix in ("", "_stddev")]
+        snrs = [f"{name}_snr" for name in ("out", *self.gradients)]
+        return ("label", *self.dims, "Check", *rates, "Forward Time (ms)", "Backward Time (ms)", *snrs)
+
+
+def _product(d: Dims) -> float:
+    return 2.0 * d["B"] * d["M"] * d["N"] * d["K"]
+
+
+LAYOUTS: dict[str, Layout] = {
+    "gemm": Layout(
+        ("B", "M", "N", "K"), "TFLOPS", 1e12, _product, lambda d: 2 * _product(d), ("da", "db"),
+        {"cuda": "4096x4096x4096,8192x6144x4096,2048x6144x4096", "cpu": "64x64x64"},
+    ),
+    # By convention 2-byte elements: forward reads x and writes out, backward reads x and grad_out and writes dx.
+    "memory": Layout(
+        ("rows", "cols"), "GB/s", 1e9, lambda d: 4.0 * d["rows"] * d["cols"], lambda d: 6.0 * d["rows"] * d["cols"],
+        ("dx",), {"cuda": "16384x8192,16384x4096,8192x14336", "cpu": "64x96"},
+    ),
+}  # fmt: skip
+COLUMNS = LAYOUTS["gemm"].columns
+
+
+def parse_shapes(text: str, dims: Sequence[str] = LAYOUTS["gemm"].dims) -> list[Shape]:
+    """Sizes in the order of `dims`, joined by x (a leading B may be left out), comma-separated; or a JSON file of
+    [{label, dims}]. A shape's text is its label.
 
     ValueError names what isn't a shape.
     """
     if Path(text).suffix == ".json":
-        return [(s["label"], {d: int(s["dims"][d]) for d in "BMNK"}) for s in json.loads(Path(text).read_text())]
+        return [(s["label"], {d: int(s["dims"][d]) for d in dims}) for s in json.loads(Path(text).read_text())]
     shapes = []
     for label in text.split(","):
         sizes = label.strip().split("x")
-        if len(sizes) not in (3, 4) or not all(s.isdigit() and int(s) for s in sizes):
-            raise ValueError(f"{label!r} is no shape: MxNxK or BxMxNxK, each at least 1")
-        dims = [1, *map(int, sizes)][-4:]
-        shapes.append((label.strip(), dict(zip("BMNK", dims, strict=True))))
+        if dims[0] == "B" and len(sizes) == len(dims) - 1:
+            sizes = ["1", *sizes]
+        if len(sizes) != len(dims) or not all(s.isdigit() and int(s) for s in sizes):
+            raise ValueError(f"{label!r} is no shape: {'x'.join(dims)}, each at least 1 (a leading B may be left out)")
+        shapes.append((label.strip(), dict(zip(dims, map(int, sizes), strict=True))))
     return shapes
 
 
@@ -57,13 +93,13 @@ def times_ms(call: Callable[[], Any], seconds: float) -> list[float]:
     return [t * 1e3 for t in measured.times]
 
 
-def rate(flops: float, times: Sequence[float]) -> tuple[float, float]:
-    """(rate at the mean time, standard deviation of the samples' rates) in TFLOPS."""
-    values = [flops / (ms * 1e-3) / 1e12 for ms in times]
-    return flops / (statistics.mean(times) * 1e-3) / 1e12, statistics.stdev(values) if len(values) > 1 else 0.0
+def rate(work: float, times: Sequence[float]) -> tuple[float, float]:
+    """(rate at the mean time, standard deviation of the samples' rates), in `work` a second."""
+    values = [work / (ms * 1e-3) for ms in times]
+    return work / (statistics.mean(times) * 1e-3), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def measure(cases: ModuleType, inputs: Tensors, dims: dict[str, int], seconds: float) -> dict[str, float]:
+def measure(cases: ModuleType, layout: Layout, inputs: Tensors, dims: Dims, seconds: float) -> dict[str, float]:
     def step() -> None:
         for t in inputs.values():
             t.grad = None
@@ -74,22 +110,22 @@ def measure(cases: ModuleType, inputs: Tensors, dims: dict[str, int], seconds: f
     backward = [ms - forward_ms for ms in whole if ms > forward_ms]
     if not backward:
         raise RuntimeError(f"the forward ({forward_ms:.4g} ms) took longer than the step; raise --seconds")
-    product = 2.0 * dims["B"] * dims["M"] * dims["N"] * dims["K"]
     columns = {"Forward Time (ms)": statistics.mean(forward), "Backward Time (ms)": statistics.mean(backward)}
-    columns["Forward TFLOPS"], columns["Forward TFLOPS_stddev"] = rate(product, forward)
-    columns["Backward TFLOPS"], columns["Backward TFLOPS_stddev"] = rate(2 * product, backward)
+    for which, work, times in (("Forward", layout.forward, forward), ("Backward", layout.backward, backward)):
+        name = f"{which} {layout.unit}"
+        columns[name], columns[f"{name}_stddev"] = rate(work(dims) / layout.scale, times)
     return columns
 
 
-def row_of(op: str, shape: Shape, dtype: str, variant: str, seconds: float) -> dict[str, Any]:
-    cases = importlib.import_module(f"turbo_kernels.{op}.cases")
+def row_of(spec: Spec, shape: Shape, dtype: str, variant: str, seconds: float) -> dict[str, Any]:
+    cases, layout = importlib.import_module(f"turbo_kernels.{spec.name}.cases"), LAYOUTS[spec.schema_class]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     label, dims = shape
     inputs = cases.make_inputs(dims, dtype, variant, 0, device)
     passed, metrics, detail = cases.check(cases.step(inputs), cases.reference(inputs), dtype, variant)
-    timing = measure(cases, inputs, dims, seconds)
-    print(f"{'PASS' if passed else 'FAIL'} {label}: forward {timing['Forward TFLOPS']:.4g}, backward "
-          f"{timing['Backward TFLOPS']:.4g} TFLOPS {detail}", flush=True)  # fmt: skip
+    timing = measure(cases, layout, inputs, dims, seconds)
+    print(f"{'PASS' if passed else 'FAIL'} {label}: forward {timing[f'Forward {layout.unit}']:.4g}, backward "
+          f"{timing[f'Backward {layout.unit}']:.4g} {layout.unit} {detail}", flush=True)  # fmt: skip
     return {"label": label, **dims, "Check": "PASS" if passed else "FAIL", **timing, **metrics}
 
 
@@ -105,12 +141,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("op")
     parser.add_argument("--variant")
     parser.add_argument("--dtype")
-    parser.add_argument("--shapes", default=DEFAULT_SHAPES["cuda" if torch.cuda.is_available() else "cpu"])
+    parser.add_argument("--shapes")
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=0.2, help="least time per measurement")
     args = parser.parse_args(argv)
     try:
-        spec, shapes = family(args.op), parse_shapes(args.shapes)
+        spec = family(args.op)
+        layout = LAYOUTS[spec.schema_class]
+        given_shapes = args.shapes or layout.shapes["cuda" if torch.cuda.is_available() else "cpu"]
+        shapes = parse_shapes(given_shapes, layout.dims)
         variant, dtype = args.variant or spec.variants[0], args.dtype or spec.dtypes[0]
         for what, given, known in (("variant", variant, spec.variants), ("dtype", dtype, spec.dtypes)):
             if given not in known:
@@ -118,8 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, KeyError) as e:
         print(f"turbo_kernels.bench: {e}", file=sys.stderr)
         return 2
-    rows = [row_of(spec.name, shape, dtype, variant, args.seconds) for shape in shapes]
-    lines = [",".join(COLUMNS), *(",".join(cell(row.get(c, math.nan)) for c in COLUMNS) for row in rows)]
+    rows = [row_of(spec, shape, dtype, variant, args.seconds) for shape in shapes]
+    lines = [",".join(layout.columns), *(",".join(cell(row.get(c, math.nan)) for c in layout.columns) for row in rows)]
     args.csv.write_bytes(("\n".join(lines) + "\n").encode())
     return 0 if all(row["Check"] == "PASS" for row in rows) else 1
 

@@ -24,8 +24,8 @@ class Gate:
     `tolerance` bounds every element: |out − ref| ≤ tolerance·(rms(ref) + |ref|), which is rtol = atol = tolerance with
     atol in units of the reference's rms, since a product's magnitude grows with √K. `scale` bounds |s − gain| for the
     least-squares scale s of the output (plus 0.5/√elements, its sampling error with a margin); `gain` is an honest
-    output's s: 1, less in a format so coarse that rounding shortens more than it lengthens. `gradients` is the gate of
-    every output but `out`, where it is another.
+    output's s: 1, less in a format so coarse that rounding shortens more than it lengthens. `gradients` is the
+    gate of every output but `out`, where it is another.
     """
 
     snr_db: float | None = None

@@ -26,7 +26,7 @@ class Spec:
 
     `backends` maps a backend to the architectures it supports; `sections` the launch configuration's sections to their
     parameters; `outputs` names what the training step returns, forward first; `public` the functions of `ops` that it
-    gives, by default one of its own name.
+    gives, by default one of its own name; `schema_class` the class of its benchmark's columns (docs/projects.md).
     """
 
     name: str
@@ -37,6 +37,7 @@ class Spec:
     sections: Mapping[str, Section]
     outputs: tuple[str, ...] = ("out", "da", "db")
     public: tuple[str, ...] = ()
+    schema_class: str = "gemm"
 
     def functions(self) -> tuple[str, ...]:
         return self.public or (self.name,)

@@ -52,8 +52,10 @@ def test_an_architecture_is_bounded_by_its_fastest_product() -> None:
     assert peak_tflops("MI350X", "bf16") == 2307
     assert peak_in("GB/s", "MI300X", "bf16") == 5300
     assert peak_in("TFLOPS", "MI300X", "fp8") == 2614.9
-    with pytest.raises(UsageError, match="bf16, fp16, fp32, fp8"):
-        peak_tflops("sm_90", "fp4")
+    assert peak_tflops("gfx950", "fp4") == 10066.4
+    assert peak_tflops("sm_90", "fp4") == peak_tflops("sm_90", "fp8")  # no units of its own
+    with pytest.raises(UsageError, match="bf16, fp16, fp32, fp4, fp8"):
+        peak_tflops("sm_90", "int8")
 
 
 def test_every_product_has_an_architecture_and_the_four_peaks() -> None:

@@ -50,7 +50,8 @@ ARCHS: dict[str, Arch] = {
 
 
 def _peaks(bf16: float, fp8: float, fp32: float, **more: float) -> dict[str, float]:
-    return {"bf16": bf16, "fp16": bf16, "fp8": fp8, "fp32": fp32, **more}
+    # FP8 holds every FP4 value: units without FP4 multiply it at that rate at best.
+    return {"bf16": bf16, "fp16": bf16, "fp8": fp8, "fp32": fp32, "fp4": fp8, **more}
 
 
 PRODUCTS: dict[str, Product] = {
@@ -67,7 +68,7 @@ PRODUCTS: dict[str, Product] = {
         Product("H200", "sm_90", 132, 4800, _peaks(989.4, 1978.9, 66.9)),  # h200_summary
         # A generous bound, not a machine: two sockets of 128 cores at 4 GHz with matrix extensions (2048 bf16 FLOP a
         # cycle and core) stay under it, and so does their L2 bandwidth. A faster time means skipped work.
-        Product("CPU", "cpu", 1, 100_000, _peaks(2500, 5000, 500, fp4=5000)),
+        Product("CPU", "cpu", 1, 100_000, _peaks(2500, 5000, 500)),
     )
 }
 

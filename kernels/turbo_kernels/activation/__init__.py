@@ -18,4 +18,5 @@ SPEC = Spec(
     sections={"forward": _TILE, "backward": _TILE},
     outputs=("out", "dx"),
     public=("swiglu", "geglu"),
+    schema_class="memory",
 )

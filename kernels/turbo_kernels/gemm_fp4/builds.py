@@ -23,5 +23,5 @@ def builds(arch: str) -> Iterator[Build]:
                 types=TYPES,
                 constants={**tile, "EVEN_K": even, "SCALED": scaled, "INTERPRET": False},
                 options=options,
-                matrix="fp4" if scaled else "bf16",
+                matrix="mxfp4" if scaled else "bf16",
             )

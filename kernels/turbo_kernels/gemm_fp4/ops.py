@@ -56,9 +56,11 @@ Grads = tuple[torch.Tensor, torch.Tensor]
 def _forward(a: torch.Tensor, b: torch.Tensor, trans_b: bool, out_dtype: torch.dtype, need_a: bool,
              need_b: bool) -> Outputs:  # fmt: skip
     """(y; codes and scales of aᵀ, which db needs; those of bᵀ, which da needs)."""
-    qa, qat = quantize(a, "mxfp4", "e4m3", True, need_b)
-    qb, qbt = quantize(b if trans_b else b.t(), "mxfp4", "e4m3", True, need_a)
-    return matmul("forward", qa, qb, out_dtype), *(qat or _nothing(a)), *(qbt or _nothing(a))
+    rows_a, cols_a = quantize(a, "mxfp4", "e4m3", True, need_b)
+    rows_b, cols_b = quantize(b if trans_b else b.t(), "mxfp4", "e4m3", True, need_a)
+    out = matmul("forward", rows_a, rows_b, out_dtype)
+    cols_a, cols_b = cols_a or _nothing(a), cols_b or _nothing(a)
+    return out, cols_a.q, cols_a.scale, cols_b.q, cols_b.scale
 
 
 def _nothing(like: torch.Tensor) -> Quantized:
@@ -68,9 +70,9 @@ def _nothing(like: torch.Tensor) -> Quantized:
 def _fake(a: torch.Tensor, b: torch.Tensor, trans_b: bool, out_dtype: torch.dtype, need_a: bool,
           need_b: bool) -> Outputs:  # fmt: skip
     (M, K), N = a.shape, b.shape[0 if trans_b else 1]
-    qat = _fake_quantized(a, K, M) if need_b else _nothing(a)
-    qbt = _fake_quantized(a, K, N) if need_a else _nothing(a)
-    return a.new_empty((M, N), dtype=out_dtype), *qat, *qbt
+    cols_a = _fake_quantized(a, K, M) if need_b else _nothing(a)
+    cols_b = _fake_quantized(a, K, N) if need_a else _nothing(a)
+    return a.new_empty((M, N), dtype=out_dtype), cols_a.q, cols_a.scale, cols_b.q, cols_b.scale
 
 
 def _fake_quantized(like: torch.Tensor, rows: int, length: int) -> Quantized:

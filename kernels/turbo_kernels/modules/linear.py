@@ -36,7 +36,7 @@ class LinearFP8(torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         rows = input.reshape(-1, input.shape[-1])
-        y = ops.gemm_fp8(rows, self.weight, variant=self.config.variant, out_dtype=input.dtype)
+        y = ops.gemm_fp8(rows, self.weight, config=self.config, out_dtype=input.dtype)
         y = y.view(*input.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 

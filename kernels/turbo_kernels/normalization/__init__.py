@@ -18,4 +18,5 @@ SPEC = Spec(
     },
     outputs=("out", "dx", "dweight"),
     public=("rmsnorm",),
+    schema_class="memory",
 )

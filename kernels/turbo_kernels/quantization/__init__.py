@@ -16,5 +16,6 @@ SPEC = Spec(
     },
     sections={"amax": _TILE, "scaled": _TILE, "mx": _TILE, "dequantize": _TILE},
     outputs=("out",),
+    schema_class="memory",
     public=("quantize", "dequantize"),
 )

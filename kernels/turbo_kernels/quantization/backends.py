@@ -8,7 +8,7 @@ from turbo_kernels.arch import unrunnable
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
 from turbo_kernels.gemm_fp8.triton_quant import Quantized
 from turbo_kernels.quantization import reference, triton_quantize
-from turbo_kernels.quantization.formats import BLOCKWISE, code_dtype
+from turbo_kernels.quantization.formats import code_dtype
 from turbo_kernels.quantization.triton_quantize import Both
 
 
@@ -26,12 +26,6 @@ def _torch_dequantize(q: torch.Tensor, scale: torch.Tensor, variant: str, encodi
     return reference.dequantize(q, scale, variant)[:, :columns].to(dtype, memory_format=torch.contiguous_format)
 
 
-def _quantizable(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool) -> str | None:
-    if variant in BLOCKWISE and encoding != "e4m3":
-        return f"the kernel of {variant} writes e4m3 alone, not {encoding}"
-    return unrunnable(x)
-
-
 def _precision(variant: str) -> str:
     return "fp4" if variant == "mxfp4" else "fp8"
 
@@ -39,7 +33,7 @@ def _precision(variant: str) -> str:
 # quantize(x[M, K], variant, encoding, rows, cols) -> (Quantized | None, Quantized | None)
 quantize = AutoKernelDispatcher(
     "quantize", "", lambda x, variant, *rest: _precision(variant),
-    (Backend("TRITON", triton_quantize.quantize, _quantizable), Backend("TORCH", _torch_quantize)),
+    (Backend("TRITON", triton_quantize.quantize, lambda x, *rest: unrunnable(x)), Backend("TORCH", _torch_quantize)),
 )  # fmt: skip
 
 # dequantize(q[M, …], scale, variant, encoding, columns, dtype) -> [M, columns]

@@ -18,8 +18,8 @@ UNIT = frozenset({"M", "K", "stride_k", "stride_sm", "stride_sk"})  # often odd,
 
 
 def mx(dtype: torch.dtype | None) -> dict[str, float]:
-    largest, emax, overflow = limits(dtype)
-    return {"EMAX": emax, "OVERFLOW": overflow, "LARGEST": largest}
+    ends = limits(dtype)
+    return {"EMAX": ends.emax, "CARRY": ends.carry, "LARGEST": ends.largest}
 
 
 def builds(arch: str) -> Iterator[Build]:

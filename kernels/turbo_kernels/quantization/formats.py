@@ -50,6 +50,11 @@ class Limits(NamedTuple):
     emax: int
     overflow: float
 
+    @property
+    def carry(self) -> int:
+        """Added to fp32 bits, it carries into the exponent from the mantissa `overflow` on."""
+        return round((2 - self.overflow) * 2**23)
+
 
 def limits(dtype: torch.dtype | None) -> Limits:
     """Those of an fp8 dtype, or of E2M1 for None."""

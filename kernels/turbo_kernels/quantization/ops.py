@@ -44,7 +44,7 @@ def quantize(x: torch.Tensor, variant: str, encoding: str = "e4m3", transpose: b
         x: [..., K], bf16, fp16 or fp32, any strides; M is the product of the leading dimensions.
         variant: tensorwise (one fp32 scale), rowwise (one a row), blockwise (one per 1×128), blockwise_weight (one per
             128×128), mxfp8 or mxfp4 (an E8M0 exponent per 32). `quantization.formats` has shapes, padding and formulas.
-        encoding: e4m3 or e5m2, FNUZ on gfx942 and OCP elsewhere; blockwise variants have e4m3 kernels alone, mxfp4 is E2M1.
+        encoding: e4m3 or e5m2, FNUZ on gfx942 and OCP elsewhere; mxfp4 is E2M1 whatever is asked for.
         transpose: also returns q_t and scale_t, those of x[M, K]ᵀ.
 
     Returns:

@@ -141,12 +141,11 @@ def scaled_kernel(x_ptr, row_ptr, col_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, s
 
 
 @triton.jit
-def mx_scale(x, EMAX: tl.constexpr, OVERFLOW: tl.constexpr):
-    """fp32 [R, C] -> (x over its block's scale, [R, C]; E8M0 codes [R, C / 32])."""
-    UP: tl.constexpr = int((2.0 - OVERFLOW) * 8388608)  # carries into the exponent from the mantissa OVERFLOW on
+def mx_scale(x, EMAX: tl.constexpr, CARRY: tl.constexpr):
+    """fp32 [R, C] -> (x over its block's scale, [R, C]; E8M0 codes [R, C / 32]). EMAX, CARRY: formats.Limits."""
     blocks = tl.reshape(x, (x.shape[0], x.shape[1] // 32, 32))
     amax = tl.max(blocks.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 2)  # as bits: a NaN's are the largest
-    code = tl.where(amax >= 0x7F800000, 255, tl.maximum(((amax + UP) >> 23) - EMAX, 0))
+    code = tl.where(amax >= 0x7F800000, 255, tl.maximum(((amax + CARRY) >> 23) - EMAX, 0))
     inverse = tl.where(code == 255, 0, (254 - code) << 23).to(tl.float32, bitcast=True)
     return tl.reshape(blocks * inverse[:, :, None], x.shape), code.to(tl.uint8)
 
@@ -160,8 +159,8 @@ def pack_e2m1(x):
 
 @triton.jit
 def _mx_store(x, q_ptr, s_ptr, first_row, first_col, rows, blocks, FP4: tl.constexpr, E5M2: tl.constexpr,
-              EMAX: tl.constexpr, OVERFLOW: tl.constexpr, LARGEST: tl.constexpr, INTERPRET: tl.constexpr):  # fmt: skip
-    q, scale = mx_scale(x, EMAX, OVERFLOW)
+              EMAX: tl.constexpr, CARRY: tl.constexpr, LARGEST: tl.constexpr, INTERPRET: tl.constexpr):  # fmt: skip
+    q, scale = mx_scale(x, EMAX, CARRY)
     _store(s_ptr, scale, first_row, first_col // 32, rows, blocks)
     if FP4:
         _store(q_ptr, pack_e2m1(q), first_row, first_col // 2, rows, blocks * 16)
@@ -172,16 +171,16 @@ def _mx_store(x, q_ptr, s_ptr, first_row, first_col, rows, blocks, FP4: tl.const
 
 @triton.jit
 def mx_kernel(x_ptr, q_ptr, s_ptr, qt_ptr, st_ptr, M, K, stride_m, stride_k, ROWS: tl.constexpr, COLS: tl.constexpr,
-              FP4: tl.constexpr, E5M2: tl.constexpr, EMAX: tl.constexpr, OVERFLOW: tl.constexpr,
+              FP4: tl.constexpr, E5M2: tl.constexpr, EMAX: tl.constexpr, CARRY: tl.constexpr,
               LARGEST: tl.constexpr, INTERPRET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """Codes and E8M0 scales per 32 along K, and of the transpose along M."""
     x, first_m, first_k = _load(x_ptr, M, K, stride_m, stride_k, BLOCK_M, BLOCK_K)
     if ROWS:
         _mx_store(x.to(tl.float32), q_ptr, s_ptr, first_m, first_k, M, tl.cdiv(K, 32),
-                  FP4, E5M2, EMAX, OVERFLOW, LARGEST, INTERPRET)  # fmt: skip
+                  FP4, E5M2, EMAX, CARRY, LARGEST, INTERPRET)  # fmt: skip
     if COLS:
         _mx_store(tl.trans(x).to(tl.float32), qt_ptr, st_ptr, first_k, first_m, K, tl.cdiv(M, 32),
-                  FP4, E5M2, EMAX, OVERFLOW, LARGEST, INTERPRET)  # fmt: skip
+                  FP4, E5M2, EMAX, CARRY, LARGEST, INTERPRET)  # fmt: skip
 
 
 # -- back --------------------------------------------------------------------------------------------------------------
@@ -217,8 +216,8 @@ def dequantize_kernel(q_ptr, s_ptr, out_ptr, M, K, stride_q, stride_sm, stride_s
 def quantize(x: torch.Tensor, variant: str, encoding: str = "e4m3", rows: bool = True, cols: bool = False) -> Both:
     """x[M, K] of any strides -> (its codes along K, its transpose's along M), None for what isn't asked for.
 
-    Shapes, scales and formulas: formats.py. `blockwise` and `blockwise_weight` are E4M3; the scales of
-    `blockwise_weight`, as the one of `tensorwise`, serve both outputs.
+    Shapes, scales and formulas: formats.py. The scales of `blockwise_weight`, as the one of `tensorwise`, serve both
+    outputs.
     """
     return _QUANTIZE[variant](x, variant, encoding, rows, cols)
 
@@ -266,9 +265,9 @@ def _scaled(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool
 
 def _blockwise(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool) -> Both:
     if variant == "blockwise":
-        along_k, along_m = triton_quant.quantize(x, rows, cols)
+        along_k, along_m = triton_quant.quantize(x, rows, cols, encoding)
     else:
-        along_k, along_m = triton_quant.quantize_weight(x, cols)
+        along_k, along_m = triton_quant.quantize_weight(x, cols, encoding)
     return along_k if rows else None, along_m if cols else None
 
 
@@ -279,11 +278,11 @@ def _mx(x: torch.Tensor, variant: str, encoding: str, rows: bool, cols: bool) ->
     first, second = along_k or along_m, along_m or along_k
     assert first and second, "neither rows nor cols"
     config, dtype = section("quantization", "mx"), code_dtype(variant, encoding)
-    largest, emax, overflow = limits(dtype)
+    ends = limits(dtype)
     if x.numel():
         mx_kernel[_grid(M, K, config)](x, _codes(first.q), first.scale, _codes(second.q), second.scale, M, K,
                                        *x.stride(), ROWS=rows, COLS=cols, FP4=dtype is None, E5M2=encoding == "e5m2",
-                                       EMAX=emax, OVERFLOW=overflow, LARGEST=largest, INTERPRET=INTERPRET,
+                                       EMAX=ends.emax, CARRY=ends.carry, LARGEST=ends.largest, INTERPRET=INTERPRET,
                                        **config)  # fmt: skip
     return along_k, along_m
 
