@@ -51,10 +51,9 @@ def cut_kernel(lens_ptr, table_ptr, rows_ptr, tiles_ptr, T, G, most, TILE_ROWS: 
     first_tile = tl.sum(tl.where(before, tl.cdiv(ends - starts, TILE_ROWS), 0), 0)
     tl.store(rows_ptr + group, first_row)
     tl.store(tiles_ptr + group, first_tile)
-    end, count = T, most - first_tile
-    if group < G:
-        end = tl.max(tl.where(i == group, ends, 0), 0)
-        count = tl.cdiv(end - first_row, TILE_ROWS)
+    tail = group >= G
+    end = tl.where(tail, T, tl.max(tl.where(i == group, ends, 0), 0))
+    count = tl.where(tail, most - first_tile, tl.cdiv(end - first_row, TILE_ROWS))
     local = tl.arange(0, CHUNK)
     for start in range(0, count, CHUNK):
         tile = start + local

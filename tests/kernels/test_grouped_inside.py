@@ -10,12 +10,15 @@ import pytest
 import torch
 from grouped_helpers import inputs
 from kernel_helpers import DEVICE, everywhere
+from torch.overrides import TorchFunctionMode
+from turbo_kernels import config, ops, triton_groups
 from turbo_kernels.arch import fp8_dtype
 from turbo_kernels.config import override
 from turbo_kernels.gemm_fp8 import reference
-from turbo_kernels.grouped_gemm import cases, triton_grouped_gemm
+from turbo_kernels.gemm_fp8.fp8 import FP8Config
+from turbo_kernels.grouped_gemm import backends, cases, triton_grouped_gemm
+from turbo_kernels.grouped_gemm_fp8 import SPEC, triton_grouped_gemm_fp8, triton_grouped_quant
 from turbo_kernels.grouped_gemm_fp8 import cases as fp8_cases
-from turbo_kernels.grouped_gemm_fp8 import triton_grouped_gemm_fp8
 from turbo_kernels.grouped_gemm_fp8.backends import scales
 from turbo_kernels.grouped_gemm_fp8.triton_grouped_quant import quantize, quantize_weight
 from turbo_kernels.triton_groups import cut, most_tiles
@@ -155,3 +158,93 @@ def test_every_section_is_read(
     with everywhere(op, BLOCK_N=32), override(op, section, {"BLOCK_N": 64}):
         adapter.step(t)
     assert [n == 64 for n in launched] == [section == s for s in ("forward", "dgrad", "wgrad")]
+
+
+# -- the host ----------------------------------------------------------------------------------------------------------
+
+
+def replayed(op: Callable[..., torch.Tensor], adapter: ModuleType, variant: str) -> None:
+    """Captures a step in a CUDA graph, which refuses every wait for the device, and replays it with other lengths."""
+    t = adapter.make_inputs({"B": 4, "M": 256, "N": 256, "K": 128}, "bf16", variant, 0, "cuda")
+    adapter.FILLS["balanced"](t, 0)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+    def step() -> dict[str, torch.Tensor]:
+        out = op(t["a"], t["b"], t["group_lens"])
+        da, db = torch.autograd.grad(out, (t["a"], t["b"]), t["grad_out"])
+        return {"out": out.detach(), "da": da, "db": db}
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        outputs = step()
+    for layout in ("one_expert", "half_empty", "dropped"):
+        adapter.FILLS[layout](t, 1)
+        graph.replay()
+        passed, _, detail = adapter.check(outputs, adapter.reference(t), "bf16", variant)
+        assert passed, (layout, detail)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("op", ["grouped_gemm", *SPEC.variants])
+def test_a_graph_replays_with_other_lengths(op: str) -> None:
+    if op == "grouped_gemm":
+        replayed(ops.grouped_gemm, cases, "default")
+        return
+
+    def fp8(a: torch.Tensor, b: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
+        return ops.grouped_gemm_fp8(a, b, lens, config=FP8Config(op))
+
+    replayed(fp8, fp8_cases, op)
+
+
+class _Watched(TorchFunctionMode):
+    """Fails where Python asks a tensor for a value."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        assert name not in {"item", "tolist", "__bool__", "__int__", "__index__", "nonzero", "cpu"}, name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("op", ["grouped_gemm", *SPEC.variants])
+def test_the_host_reads_no_value_TRITON(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between launches, that is: what the interpreter does inside of one is replaced by nothing."""
+    for module in (triton_groups, triton_grouped_gemm, triton_grouped_gemm_fp8, triton_grouped_quant):
+        for name in [n for n in vars(module) if n.endswith("_kernel")]:
+            monkeypatch.setattr(module, name, _Launchable())
+    monkeypatch.setattr(_Launchable, "launched", 0)
+    t = inputs([20, 12], 32, 32)
+    with _Watched():
+        if op == "grouped_gemm":
+            out = ops.grouped_gemm(t["a"], t["b"], t["group_lens"])
+        else:
+            out = ops.grouped_gemm_fp8(t["a"], t["b"], t["group_lens"], config=FP8Config(op))
+        torch.autograd.grad(out, (t["a"], t["b"]), t["grad_out"])
+    # Three products, each with its table of tiles; in fp8 two tables of 128 rows, three quantizations, their maxima.
+    tables = sum(config.load("grouped_gemm_fp8")[name]["BLOCK_M"] != 128 for name in ("forward", "dgrad"))
+    products = {"grouped_gemm": 6, "blockwise": 3 + 2 + 3 + tables}
+    assert _Launchable.launched == products.get(op, products["blockwise"] + 3)
+
+
+class _Launchable:
+    launched = 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        assert all(type(n) is int for n in grid)
+
+        def launch(*args: Any, **meta: Any) -> None:
+            type(self).launched += 1
+
+        return launch
+
+
+def test_the_loop_does_read_values_which_the_watch_sees() -> None:
+    t = inputs([20, 12], 32, 32)
+    with pytest.raises(AssertionError, match="tolist"), _Watched():
+        backends.matmul.backends["TORCH"].run(
+            "forward", t["a"].detach(), t["b"].detach().transpose(1, 2), t["group_lens"], torch.bfloat16
+        )
