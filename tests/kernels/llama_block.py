@@ -30,7 +30,7 @@ Layer = Callable[..., torch.nn.Module]
 Curve = list[float]
 
 CLOSE = 0.02  # of the reference's whole drop: how far two curves may be apart at their ends
-LAST = 10  # steps that make an end
+LAST = 10  # steps that make an end, at most half of all
 
 
 @dataclass(frozen=True)
@@ -152,15 +152,19 @@ def train(layers: Layers, size: Size, steps: int, device: str, learning_rate: fl
     return [float(v) for v in curve]
 
 
+def end(curve: Curve) -> Curve:
+    return curve[-min(LAST, max(1, len(curve) // 2)) :]
+
+
 def drop(curve: Curve) -> float:
-    """How far the loss fell: its first value less the mean of the last."""
-    return curve[0] - sum(curve[-LAST:]) / len(curve[-LAST:])
+    """How far the loss fell: its first value less the mean of its end."""
+    return curve[0] - sum(end(curve)) / len(end(curve))
 
 
 def apart(curve: Curve, reference: Curve) -> float:
-    """Mean absolute difference of the last losses, as a share of the reference's drop. Close: at most CLOSE."""
-    ends = list(zip(curve[-LAST:], reference[-LAST:], strict=True))
-    return sum(abs(a - b) for a, b in ends) / len(ends) / drop(reference)
+    """Mean absolute difference of the ends, as a share of the reference's drop. Close: at most CLOSE."""
+    pairs = list(zip(end(curve), end(reference), strict=True))
+    return sum(abs(a - b) for a, b in pairs) / len(pairs) / drop(reference)
 
 
 def runs() -> dict[str, Layers]:

@@ -14,8 +14,8 @@ import torch
 from kernel_helpers import DEVICE, everywhere
 from llama_block import CLOSE, Curve, Layers, Size, apart, drop, runs, train
 
-STEPS = 50 if DEVICE == "cuda" else 20
-LEARNING_RATE = 1e-2
+STEPS = 50 if DEVICE == "cuda" else 10
+LEARNING_RATE = 2e-2
 RUNS = runs()
 
 

@@ -43,6 +43,7 @@ def _forward_fake(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[to
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     x, weight, _ = inputs
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # nor filled with zeros, which would be a launch
     ctx.save_for_backward(x, weight, output[1])
 
 
