@@ -1,5 +1,4 @@
-"""What gemm_fp8 ships: each variant's products in every format, and blockwise quantization (the rest of the quantization
-is quantization's)."""
+"""What gemm_fp8 ships: every variant's products and blockwise quantization, each in its section's configuration."""
 
 from __future__ import annotations
 
@@ -7,89 +6,96 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turbo_kernels import config
-from turbo_kernels.builds import BF8, FP8, Build
+from turbo_kernels.builds import BF8, FP8, FP8_MAX, Build, split
 from turbo_kernels.gemm_fp8.triton_gemm_fp8 import gemm_kernel, gemm_tma_kernel
-from turbo_kernels.gemm_fp8.triton_gemm_scaled import (
-    MX_BLOCK,
-    MX_INSTRUCTION,
-    mx_gemm_kernel,
-    scaled_gemm_kernel,
-)
+from turbo_kernels.gemm_fp8.triton_gemm_scaled import MX_BLOCK, MX_INSTRUCTION, mx_gemm_kernel, scaled_gemm_kernel
 from turbo_kernels.gemm_fp8.triton_quant import BLOCK, TINY, quantize_kernel
 
+Params = Mapping[str, Any]
+
 ENCODINGS = {"e4m3": FP8, "e5m2": BF8}
-# What a step multiplies: (left, right) encodings, and the matrix instruction's operands.
-PAIRS = {("e4m3", "e4m3"): "fp8", ("e5m2", "e5m2"): "bf8", ("e5m2", "e4m3"): "bf8_fp8", ("e4m3", "e5m2"): "fp8_bf8"}
-LAUNCHES = {  # launch -> the pairs that a format can give it; hybrid's wgrad has the gradient on either side
-    "forward": list(PAIRS)[:2],
-    "dgrad": list(PAIRS)[:3],
-    "wgrad": list(PAIRS),
-}
+# What a step multiplies. The third: a hybrid step's gradient by an operand; the last: the other way round, which is the
+# weight gradient of a [K, N] weight.
+PAIRS = (("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e5m2", "e4m3"), ("e4m3", "e5m2"))
+LAUNCHES = {"forward": PAIRS[:2], "dgrad": PAIRS[:3], "wgrad": PAIRS}
+BF8_MAX = 57344.0
+NAMES = {"e4m3": "fp8", "e5m2": "bf8"}
+BLOCKED = {"forward": True, "dgrad": True, "wgrad": False}  # is b the weight, with a scale per 128×128?
 
 
 def builds(arch: str) -> Iterator[Build]:
-    shipped = config.read("gemm_fp8", arch)
-    yield from _quantization(arch, shipped["quant"])
-    for launch, pairs in LAUNCHES.items():
-        for pair in pairs:
-            yield _blockwise(arch, launch, pair, shipped[launch])
-    for pair in PAIRS:
-        for rowwise in (False, True):
-            yield _scaled(arch, pair, rowwise, shipped["scaled"])
-        yield _mx(arch, pair, shipped["mx"])
+    for section, params in config.read("gemm_fp8", arch).items():
+        kinds = {"quant": _quant, "scaled": _scaled, "mx": _mx}
+        yield from kinds[section](arch, params) if section in kinds else _blockwise(arch, section, params)
 
 
-def _split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-    """(constants, Triton's options)."""
-    options = {k: v for k, v in params.items() if k.startswith("num_")}
-    return {k: v for k, v in params.items() if k not in options and k != "PERSISTENT_TMA"}, options
+def _types(arch: str, a: str, b: str, scale: str = "*fp32") -> dict[str, str]:
+    operands = {"a_ptr": f"*{ENCODINGS[a][arch]}", "b_ptr": f"*{ENCODINGS[b][arch]}", "c_ptr": "*bf16"}
+    return operands | {"sa_ptr": scale, "sb_ptr": scale}
 
 
-def _types(arch: str, pair: tuple[str, str], scale: str) -> dict[str, str]:
-    a, b = (f"*{ENCODINGS[encoding][arch]}" for encoding in pair)
-    return {"a_ptr": a, "b_ptr": b, "c_ptr": "*bf16", "sa_ptr": scale, "sb_ptr": scale}
+def _matrix(a: str, b: str) -> str:
+    return NAMES[a] if a == b else f"{NAMES[a]}_{NAMES[b]}"
 
 
-def _blockwise(arch: str, launch: str, pair: tuple[str, str], params: Mapping[str, Any]) -> Build:
-    constants, options = _split(params)
-    tma = params["PERSISTENT_TMA"]
-    constants |= {"B_BLOCKED": launch != "wgrad", "INTERPRET": False} | ({"STORE_TMA": True} if tma else {})
-    return Build(
-        f"gemm_fp8 blockwise {launch} {'·'.join(pair)}", gemm_tma_kernel if tma else gemm_kernel,
-        _types(arch, pair, "*fp32"), constants, options, PAIRS[pair], frozenset({"sb_n", "sb_k"}),
-    )  # fmt: skip
+def _blockwise(arch: str, section: str, params: Params) -> Iterator[Build]:
+    constants, options = split(params)
+    tma = constants.pop("PERSISTENT_TMA")
+    for a, b in LAUNCHES[section]:
+        yield Build(
+            label=f"gemm_fp8 {section} {a}·{b}",
+            kernel=gemm_tma_kernel if tma else gemm_kernel,
+            types=_types(arch, a, b),
+            constants=constants
+            | {"B_BLOCKED": BLOCKED[section], "INTERPRET": False}
+            | ({"STORE_TMA": True} if tma else {}),
+            options=options,
+            matrix=_matrix(a, b),
+            unit=frozenset({"sb_n", "sb_k"}),
+        )
 
 
-def _scaled(arch: str, pair: tuple[str, str], rowwise: bool, params: Mapping[str, Any]) -> Build:
-    constants, options = _split(params)
-    constants |= {"ROWWISE": rowwise, "EVEN_K": True, "INTERPRET": False}
-    label = f"gemm_fp8 {'rowwise' if rowwise else 'tensorwise'} {'·'.join(pair)}"
-    return Build(label, scaled_gemm_kernel, _types(arch, pair, "*fp32"), constants, options, PAIRS[pair])
+def _scaled(arch: str, params: Params) -> Iterator[Build]:
+    constants, options = split(params)
+    for a, b in PAIRS:
+        for rowwise, even in ((False, True), (True, False)):
+            yield Build(
+                label=f"gemm_fp8 {'rowwise' if rowwise else 'tensorwise'} {a}·{b}{'' if even else ', odd K'}",
+                kernel=scaled_gemm_kernel,
+                types=_types(arch, a, b),
+                constants=constants | {"ROWWISE": rowwise, "EVEN_K": even, "INTERPRET": False},
+                options=options,
+                matrix=_matrix(a, b),
+                unit=frozenset() if even else frozenset({"M", "N", "K"}),
+            )
 
 
-def _mx(arch: str, pair: tuple[str, str], params: Mapping[str, Any]) -> Build:
-    constants, options = _split(params)
+def _mx(arch: str, params: Params) -> Iterator[Build]:
+    constants, options = split(params)
     instruction = arch in MX_INSTRUCTION
-    constants |= {"A_FORMAT": pair[0], "B_FORMAT": pair[1], "INSTRUCTION": instruction, "EVEN_K": True,
-                  "INTERPRET": False}  # fmt: skip
     if not instruction:
         constants["BLOCK_K"] = MX_BLOCK
-    matrix = "mxfp8" if instruction else PAIRS[pair]
-    return Build(
-        f"gemm_fp8 mxfp8 {'·'.join(pair)}", mx_gemm_kernel, _types(arch, pair, "*u8"), constants, options, matrix
-    )
+    for a, b in PAIRS:
+        yield Build(
+            label=f"gemm_fp8 mxfp8 {a}·{b}",
+            kernel=mx_gemm_kernel,
+            types=_types(arch, a, b, "*u8"),
+            constants=constants
+            | {"A_FORMAT": a, "B_FORMAT": b, "INSTRUCTION": instruction, "EVEN_K": True, "INTERPRET": False},
+            options=options,
+            matrix=("mx" if instruction else "") + _matrix(a, b),
+        )
 
 
-def _quantization(arch: str, params: Mapping[str, Any]) -> Iterator[Build]:
-    constants, options = _split(params)
+def _quant(arch: str, params: Params) -> Iterator[Build]:
     for encoding, flavours in ENCODINGS.items():
-        largest = 57344.0 if encoding == "e5m2" else 240.0 if arch == "gfx942" else 448.0
-        fp8 = f"*{flavours[arch]}"
-        for label, whole in (("activation", False), ("weight", True)):
+        fp8, largest = f"*{flavours[arch]}", FP8_MAX[arch] if encoding == "e4m3" else BF8_MAX
+        for label, whole in (("activations", False), ("weights", True)):
             yield Build(
-                f"gemm_fp8 quantize {label} {encoding}", quantize_kernel,
-                {"x_ptr": "*bf16", "q_ptr": fp8, "s_ptr": "*fp32", "qt_ptr": fp8, "st_ptr": "*fp32"},
-                constants | {"ROWS": True, "COLS": True, "WHOLE": whole, "E5M2": encoding == "e5m2", "FP8_MAX": largest,
-                             "TINY": TINY, "BLOCK": BLOCK, "INTERPRET": False, "stride_k": 1},
-                options,
+                label=f"gemm_fp8 quant {label} {encoding}",
+                kernel=quantize_kernel,
+                types={"x_ptr": "*bf16", "q_ptr": fp8, "s_ptr": "*fp32", "qt_ptr": fp8, "st_ptr": "*fp32"},
+                constants={"ROWS": True, "COLS": True, "WHOLE": whole, "E5M2": encoding == "e5m2", "FP8_MAX": largest,
+                           "TINY": TINY, "BLOCK": BLOCK, "INTERPRET": False, "stride_k": 1},
+                options=dict(params),
             )  # fmt: skip
