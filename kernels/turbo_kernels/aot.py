@@ -171,8 +171,9 @@ def same(kind: str, wanted: str) -> bool:
     any scaled instruction on eight bits."""
     if wanted == "mxfp8":
         return kind.startswith("mx") and set(kind.removeprefix("mx").split("_")) <= {"fp8", "bf8"}
-    first, _, second = wanted.partition("_")
-    return kind in (wanted, f"{second}_{first}")
+    scaled = "mx" if wanted.startswith("mx") else ""
+    first, _, second = wanted.removeprefix("mx").partition("_")
+    return kind in (wanted, f"{scaled}{second}_{first}")
 
 
 def problems(build: Build, arch: str, found: Resources) -> list[str]:
