@@ -167,9 +167,12 @@ def code_bytes(elf: bytes) -> int:
 
 
 def same(kind: str, wanted: str) -> bool:
-    """Mixed operands in either order: AMD's instruction takes them swapped where it computes the transpose."""
-    first, _, second = wanted.removeprefix("mx").partition("_")
+    """Mixed operands in either order: AMD's instruction takes them swapped where it computes the transpose. `mxfp8` is
+    any scaled instruction on eight bits."""
+    if wanted == "mxfp8":
+        return kind.startswith("mx") and set(kind.removeprefix("mx").split("_")) <= {"fp8", "bf8"}
     scaled = "mx" if wanted.startswith("mx") else ""
+    first, _, second = wanted.removeprefix("mx").partition("_")
     return kind in (wanted, f"{scaled}{second}_{first}")
 
 
