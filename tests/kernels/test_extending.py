@@ -29,7 +29,7 @@ def copy(tmp_path: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "kernels", tmp_path / "kernels", ignore=ignore)
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "fp8_code_kernel.py", "kernel_helpers.py"):
+    for name in ("conftest.py", "fp8_code_kernel.py", "gpu_pinning.py", "kernel_helpers.py"):
         shutil.copy(ROOT / "tests" / "kernels" / name, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path

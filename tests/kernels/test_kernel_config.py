@@ -160,15 +160,3 @@ def test_the_benchmark_command_writes_the_frozen_columns(tmp_path: Path, capsys:
     for arguments, said in wrong.items():
         assert bench.main([*arguments.split(), "--csv", str(out)]) == 2
         assert said in capsys.readouterr().err
-
-
-def test_the_table_of_operators_is_the_registrys() -> None:
-    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
-    for spec in FAMILIES:
-        for variant in spec.variants:
-            for backend in spec.backends:
-                assert re.search(rf"^\| `{spec.name}` \| {variant} \| [^|]+ \| {backend} \|", text, re.M), (
-                    spec.name,
-                    variant,
-                    backend,
-                )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
+import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turbo_optimize.core import stats
-from turbo_optimize.core.checks import Norms
+from turbo_optimize.core.checks import Failure, Norms, short_trial
 from turbo_optimize.core.errors import WorkerError
 from turbo_optimize.core.models import GateResult, Shape
 from turbo_optimize.core.session_checks import CLOCK_FLOOR_MS
-from turbo_optimize.effects.bench import Tree
+from turbo_optimize.core.trial_checks import judge_trial
+from turbo_optimize.effects.bench import Tree, timed
+from turbo_optimize.effects.trials import own_failure
 
 if TYPE_CHECKING:
     from turbo_optimize.effects.duet import DuetBench
@@ -26,10 +30,34 @@ def self_test(bench: DuetBench, key: str, tree: Tree, shapes: Sequence[Shape], n
     """Plants known faults into the base's op, as the campaign's gates would meet them; each must be found."""
     smallest = min(shapes, key=lambda s: math.prod(s.dims.values()))
     parts: dict[str, float] = {}
-    found = bench.trials.faulty_outputs(key, tree, smallest, norms, WRONG_OUTPUTS, parts)
+    found = _found_outputs(bench, key, tree, smallest, norms, parts)
     found.append(_found_sleep(bench, key, tree, smallest))
     found.append(_found_clock(bench, key, tree, smallest))
     return tuple(found)
+
+
+def _found_outputs(
+    bench: DuetBench, key: str, tree: Tree, shape: Shape, norms: Norms, parts: dict[str, float]
+) -> list[GateResult]:
+    """Each wrong output: what finds it. One that nothing finds is a gate that isn't one."""
+    trials, rng, results = bench.trials, random.Random(secrets.randbits(64)), []
+    with trials.workers.running(key, parts, ("worker-check", tree)) as (worker,):
+        checker = trials.workers.checker(key, parts)
+        with timed(parts, "self-test"):
+            for fault in WRONG_OUTPUTS:
+                bench.say(f"gate self-test: {fault.replace('_', ' ')}")
+                worker.ask({"cmd": "plant", "name": fault}, bench.policy.start_timeout_s)
+                try:
+                    trial = trials.trial(worker, checker, shape, short_trial(rng), None)
+                    failure = judge_trial(trial, norms) or own_failure(trial)
+                except WorkerError as e:
+                    if worker.process.poll() is not None:
+                        raise
+                    failure = Failure(code=e.kind if e.kind.startswith("K") else "G04", detail=e.message)
+                said = failure.detail if failure else "passed every check"
+                code = failure.code if failure else "G04"
+                results.append(GateResult(code=code, ok=failure is not None, detail=f"{fault}: {said}"))
+    return results
 
 
 def _short(bench: DuetBench) -> DuetBench:

@@ -66,9 +66,9 @@ class Trials:
                 rows, began = [], time.monotonic()
                 for i, shape in enumerate(shapes):
                     self.say(f"checking {shape.label} ({i + 1}/{len(shapes)})")
-                    trials.append(self._trial(worker, checker, shape, checks.short_trial(rng), None))
+                    trials.append(self.trial(worker, checker, shape, checks.short_trial(rng), None))
                     first_s = first_s or time.monotonic() - began
-                    rows.append(_row(shape, trials[-1], _own_failure(trials[-1])))
+                    rows.append(_row(shape, trials[-1], own_failure(trials[-1])))
                 if all(r.check == "PASS" for r in rows):
                     out.norms = self._norms(worker, checker, tree, shapes, trials, rng, first_s)
             out.environment = {k: str(v) for k, v in self.workers.hello(worker).get("versions", {}).items()}
@@ -84,7 +84,7 @@ class Trials:
         for shape in self._heldout(shapes, rng):
             self.say(f"learning from {_dims(shape)}")
             try:
-                trials.append(self._trial(worker, checker, shape, checks.whole_trial(rng, fills), None))
+                trials.append(self.trial(worker, checker, shape, checks.whole_trial(rng, fills), None))
                 heldout = heldout and all(j.passed for c, j in trials[-1] if c.fill == "normal")
             except WorkerError as e:
                 if e.kind != "run" or worker.process.poll() is not None:
@@ -92,7 +92,7 @@ class Trials:
                 heldout = False
         smallest = min(shapes, key=lambda s: math.prod(s.dims.values()))
         if not heldout:
-            trials.append(self._trial(worker, checker, smallest, checks.whole_trial(rng, fills), None))
+            trials.append(self.trial(worker, checker, smallest, checks.whole_trial(rng, fills), None))
         norms = trial_checks.learn(trials)
         seen = self._observe(worker, smallest)
         if self.training:
@@ -124,7 +124,7 @@ class Trials:
             if i + 1 < len(shapes):
                 worker.send({"cmd": "trial", **asked[i + 1]})
             trial = self._judged(checker, asked[i], made, shape)
-            rows.append(_row(shape, trial, trial_checks.judge_trial(trial, norms) or _own_failure(trial)))
+            rows.append(_row(shape, trial, trial_checks.judge_trial(trial, norms) or own_failure(trial)))
             if rows[-1].check != "PASS":
                 break
         return rows
@@ -209,7 +209,7 @@ class Trials:
         known = {"deterministic": own.deterministic and norms.deterministic, "off": (*norms.off, *own.off)}
         return trial, own.model_copy(update=known)
 
-    def _trial(
+    def trial(
         self, worker: Worker, checker: Worker, shape: Shape, calls: Sequence[Call], norms: Norms | None
     ) -> Judgement:
         asked = self._request(worker, shape, calls)
@@ -264,33 +264,6 @@ class Trials:
             return self.policy.compile_timeout_s
         return min(self.policy.compile_timeout_s, max(FIRST_CALL_S, 10 * norms.first_call_s))
 
-    # -- the gate self-test --------------------------------------------------------------------------------------------
-    def faulty_outputs(
-        self, key: str, tree: Tree, shape: Shape, norms: Norms, faults: Sequence[str], parts: dict[str, float]
-    ) -> list[GateResult]:
-        """Each fault planted into the base's op: what finds it. A fault that nothing finds is a gate that isn't one."""
-        rng, results = random.Random(secrets.randbits(64)), []
-        with self.workers.running(key, parts, ("worker-check", tree)) as (worker,):
-            checker = self.workers.checker(key, parts)
-            with timed(parts, "self-test"):
-                for fault in faults:
-                    self.say(f"gate self-test: {fault.replace('_', ' ')}")
-                    worker.ask({"cmd": "plant", "name": fault}, self.policy.start_timeout_s)
-                    try:
-                        trial = self._trial(worker, checker, shape, checks.short_trial(rng), None)
-                        failure = trial_checks.judge_trial(trial, norms) or _own_failure(trial)
-                    except WorkerError as e:
-                        if worker.process.poll() is not None:
-                            raise
-                        failure = Failure(code=e.kind if e.kind.startswith("K") else "G04", detail=e.message)
-                    results.append(
-                        GateResult(
-                            code=failure.code if failure else "G04", ok=failure is not None,
-                            detail=f"{fault}: {failure.detail if failure else 'passed every check'}",
-                        )
-                    )  # fmt: skip
-        return results
-
 
 def _dims(shape: Shape) -> str:
     return "x".join(str(v) for v in shape.dims.values())
@@ -305,7 +278,7 @@ def _judged(answer: dict[str, Any], shape: Shape) -> Judged:
         ) from e
 
 
-def _own_failure(trial: Judgement) -> Failure | None:
+def own_failure(trial: Judgement) -> Failure | None:
     """The project's own check on normal contents, whether or not anything is known of the base."""
     bad = next((j for c, j in trial if c.fill == "normal" and not j.passed), None)
     return Failure(code="G04", detail=bad.detail or "the project's check fails") if bad else None
