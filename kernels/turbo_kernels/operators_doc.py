@@ -21,12 +21,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "operators.md"
 EVIDENCE = DOCS / "evidence" / "library"
 MARKS = ("<!-- operators: python -m turbo_kernels.operators_doc -->", "<!-- end of operators -->")
+OTHERS = ("AITER", "CK", "FLYDSL", "DEEP_EP")
 ARCHS = ("sm_90", "gfx942", "gfx950", "cpu")
 MEANINGS = {
     "measured": "judged and timed there (docs/evidence/library)",
     "tested": "the tests run there: in Triton's interpreter, where right or wrong shows and speed doesn't",
     "compiles": "compiled for it without its GPU: no spills, within its shared memory, on its matrix instruction",
     "torch": "what torch has; whether it can run an input is asked when it is called",
+    "external": "another package's, used where it is installed; never run here",
     "—": "not there",
 }
 
@@ -44,7 +46,7 @@ def measured(folder: Path = EVIDENCE) -> Known:
 
 
 def status(spec: Spec, variant: str, backend: str, arch: str, known: Known) -> str:
-    if arch not in spec.backends[backend]:
+    if arch not in spec.architectures(variant, backend):
         return "—"
     if (spec.name, variant, backend, arch) in known:
         return "measured"
@@ -52,6 +54,8 @@ def status(spec: Spec, variant: str, backend: str, arch: str, known: Known) -> s
         return "tested"
     if backend in ("TORCH", "HIPBLASLT"):
         return "torch"
+    if backend in OTHERS:
+        return "external"
     built = importlib.util.find_spec(f"turbo_kernels.{spec.name}.builds") is not None
     return "compiles" if built else "—"
 
@@ -62,7 +66,7 @@ def table(known: Known) -> Iterator[str]:
     for spec in FAMILIES:
         functions = ", ".join(f"`{f}`" for f in spec.functions())
         for variant in spec.variants:
-            for backend in spec.backends:
+            for backend in (b for b in spec.backends if spec.architectures(variant, b)):
                 cells = (status(spec, variant, backend, a, known) for a in ARCHS)
                 row = (f"`{spec.name}`", functions, variant, ", ".join(spec.dtypes), backend, *cells)
                 yield "| " + " | ".join(row) + " |"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # A parameter's legal values; the order is the one shown in errors.
 Values = tuple[int | bool, ...]
 Section = Mapping[str, Values]
 
+AMD = ("gfx942", "gfx950")
+EVERYWHERE = (*AMD, "sm_90", "cpu")
 POWERS_TO_256: Values = (16, 32, 64, 128, 256)
 GEMM_SECTION: Section = {
     "BLOCK_M": POWERS_TO_256,
@@ -24,7 +26,8 @@ GEMM_SECTION: Section = {
 class Spec:
     """One operator family.
 
-    `backends` maps a backend to the architectures it supports; `sections` the launch configuration's sections to their
+    `backends` maps a backend to the architectures it supports, `narrower` a (variant, backend) to those of a variant that
+    has fewer; `sections` the launch configuration's sections to their
     parameters; `outputs` names what the training step returns, forward first; `public` the functions of `ops` that it
     gives, by default one of its own name; `schema_class` the class of its benchmark's columns (docs/projects.md).
     """
@@ -38,6 +41,11 @@ class Spec:
     outputs: tuple[str, ...] = ("out", "da", "db")
     public: tuple[str, ...] = ()
     schema_class: str = "gemm"
+    narrower: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
     def functions(self) -> tuple[str, ...]:
         return self.public or (self.name,)
+
+    def architectures(self, variant: str, backend: str) -> tuple[str, ...]:
+        """Those on which this backend has this variant."""
+        return self.narrower.get((variant, backend), self.backends[backend])

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import TOP, Cli
 from turbo_optimize.cli.ops import rows
@@ -42,8 +43,9 @@ def test_ops_outside_of_a_repository_and_inside(cli: Cli, checkout: Path):
     assert "✓" in done.stdout
     (checkout / "project.yaml").write_text((TOP / "project.yaml").read_text().replace("gemm_fp8:", "my_op:"))
     found = json.loads(cli("ops", "--json", "--gpu", "cpu", cwd=checkout).stdout)
+    said = yaml.safe_load((checkout / "project.yaml").read_text())["ops"]
     rows = [(r["op"], r["variant"], r["backend"], r["gpus"]) for r in found]
-    assert rows[0] == ("gemm", "default", "TRITON", {"cpu": None})
+    assert rows == [(op, v, b, {"cpu": None}) for op, o in said.items() for v in o["variants"] for b in o["backends"]]
     assert ("my_op", "blockwise", "TRITON", {"cpu": None}) in rows
 
 

@@ -19,8 +19,8 @@ SHAPES = yaml.safe_load((Path(__file__).parents[2] / "SHAPES.yaml").read_text())
 def steps() -> Iterator[tuple[str, str, str]]:
     for spec in FAMILIES:
         for variant in spec.variants:
-            for backend, archs in spec.backends.items():
-                if detect() in archs:
+            for backend in spec.backends:
+                if detect() in spec.architectures(variant, backend):
                     yield spec.name, variant, backend
 
 

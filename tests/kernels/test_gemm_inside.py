@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from kernel_helpers import DEVICE, inputs, through
-from turbo_kernels import arch, ops
+from turbo_kernels import arch, backends, external, ops
 from turbo_kernels.check import GATES, judge
 from turbo_kernels.gemm import cases
 from turbo_kernels.gemm.backends import multiply
 
-BACKENDS = list(multiply.backends)
+BACKENDS = [name for name in multiply.backends if name not in external.PACKAGES]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -103,3 +103,17 @@ def test_backends_say_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> No
     assert multiply.backends["TORCH"].can_handle("forward", a, a, a.float()) is None
     monkeypatch.setattr(arch, "INTERPRET", False)
     assert "TRITON_INTERPRET=1" in str(multiply.backends["TRITON"].can_handle("forward", a.cpu(), a, a))
+
+
+@pytest.mark.parametrize(
+    ("op", "backend"), [("gemm", "AITER"), ("gemm", "FLYDSL"), ("gemm_fp8", "CK"), ("gemm_fp8", "AITER")]
+)
+def test_another_packages_kernels_say_what_is_missing(op: str, backend: str) -> None:
+    if external.missing(backend) is None:
+        pytest.skip(f"{backend}'s package is installed here")
+    t = inputs(16, 128, 128)
+    with (
+        backends.using(backend, op=op),
+        pytest.raises(RuntimeError, match=f"{op}.*{backend}.*isn't installed: pip install"),
+    ):
+        getattr(ops, op)(t["a"], t["b"])

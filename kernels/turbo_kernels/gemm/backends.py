@@ -11,6 +11,7 @@ import torch
 from turbo_kernels.arch import unrunnable
 from turbo_kernels.case_kit import DTYPES
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
+from turbo_kernels.external import external
 from turbo_kernels.gemm.triton_gemm import gemm_into
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -47,11 +48,22 @@ def _plain(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
     return c.copy_(out if bias is None else out + bias.to(wide))
 
 
+def _to_external(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
+                 bias: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.dtype] | str:  # fmt: skip
+    return "it adds no bias" if bias is not None else (a, b.t(), c.dtype)
+
+
+def _from_external(out: torch.Tensor, name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
+                   bias: torch.Tensor | None = None) -> torch.Tensor:  # fmt: skip
+    return c.copy_(out)
+
+
 multiply = AutoKernelDispatcher(
     "gemm", "GEMM", _precision,
     (
         Backend("TRITON", gemm_into, _triton_refuses),
         Backend("HIPBLASLT", _library, _library_refuses),
         Backend("TORCH", _plain),
+        *external("gemm", _to_external, _from_external),
     ),
 )  # fmt: skip

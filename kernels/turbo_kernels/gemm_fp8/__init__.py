@@ -1,7 +1,7 @@
 """FP8 GEMM for training: quantizes inside, all three GEMMs of a step in fp8."""
 
 from turbo_kernels.gemm_fp8.fp8 import VARIANTS
-from turbo_kernels.spec import GEMM_SECTION, Section, Spec
+from turbo_kernels.spec import AMD, EVERYWHERE, GEMM_SECTION, Section, Spec
 
 _PLAIN: Section = {**GEMM_SECTION, "BLOCK_K": (32, 64, 128)}
 _SECTION: Section = {**_PLAIN, "PERSISTENT_TMA": (False, True)}
@@ -11,7 +11,12 @@ SPEC = Spec(
     summary="y = op(a)·op(b), operands scaled per block (1×128, weights 128×128), tensor, row, or 32 elements",
     variants=VARIANTS,
     dtypes=("bf16",),
-    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), ("gfx942", "gfx950", "sm_90", "cpu")),
+    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), EVERYWHERE) | dict.fromkeys(("AITER", "CK"), AMD),
+    narrower={
+        ("blockwise", "HIPBLASLT"): ("sm_90",),
+        **{("mxfp8", backend): () for backend in ("HIPBLASLT", "AITER", "CK")},
+        **{("tensorwise", backend): () for backend in ("AITER", "CK")},
+    },
     sections={
         # blockwise
         "forward": _SECTION,

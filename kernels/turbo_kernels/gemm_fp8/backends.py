@@ -1,4 +1,4 @@
-"""Who multiplies for gemm_fp8, by variant: our kernels, torch._scaled_mm (hipBLASLt or cuBLASLt), or plain torch.
+"""Who multiplies for gemm_fp8, by variant: our kernels, torch._scaled_mm (hipBLASLt or cuBLASLt), plain torch, others'.
 
 Each gives c[M, N] = a·bᵀ for K-major `a` and `b`, and is called as (name, a, b, out_dtype); `name` is the launch: forward
 (a, b: activations, weight), dgrad (gradient, transposed weight) or wgrad. The operands are always ours, quantized by
@@ -8,11 +8,13 @@ Triton.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from turbo_kernels.arch import detect, unrunnable
 from turbo_kernels.dispatch import AutoKernelDispatcher, Backend
+from turbo_kernels.external import external
 from turbo_kernels.gemm_fp8 import triton_gemm_scaled
 from turbo_kernels.gemm_fp8.fp8 import VARIANTS
 from turbo_kernels.gemm_fp8.reference import BLOCK, values
@@ -22,7 +24,6 @@ from turbo_kernels.gemm_fp8.triton_quant import Quantized
 _scaled_mm = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
 E5M2 = (torch.float8_e5m2, torch.float8_e5m2fnuz)
 Multiply = Callable[[str, Quantized, Quantized, torch.dtype], torch.Tensor]
-Refuses = Callable[[str, Quantized, Quantized, torch.dtype], str | None]
 
 
 def _triton_blockwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
@@ -49,10 +50,6 @@ def _library_tensorwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.
 
 def _library_rowwise(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
     return _scaled_mm(a.q, b.q.t(), a.scale[:, None], b.scale[None, :], out_dtype=out_dtype)
-
-
-def _library_mxfp8(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> torch.Tensor:
-    raise NotImplementedError(_mxfp8_refuses(name, a, b, out_dtype))
 
 
 def _tensorwise_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> str | None:
@@ -87,8 +84,14 @@ def _blockwise_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.d
     return None
 
 
-def _mxfp8_refuses(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> str | None:
-    return "torch._scaled_mm wants E8M0 scales in a layout of its own, on GPUs that aren't supported here"
+def _rows_to_external(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> tuple[Any, ...]:
+    return a.q, b.q, a.scale[:, None], b.scale[:, None], out_dtype
+
+
+def _blocks_to_external(name: str, a: Quantized, b: Quantized, out_dtype: torch.dtype) -> tuple[Any, ...] | str:
+    if name == "wgrad":
+        return "it wants one operand with a scale per 128×128; a weight gradient has none"
+    return a.q, b.q, a.scale.t(), b.scale if name == "forward" else b.scale.t(), out_dtype
 
 
 def _plain(variant: str) -> Multiply:
@@ -99,23 +102,27 @@ def _plain(variant: str) -> Multiply:
     return multiply
 
 
-# variant -> (TRITON, HIPBLASLT, and why the latter can't)
-_TABLE: dict[str, tuple[Multiply, Multiply, Refuses]] = {
-    "blockwise": (_triton_blockwise, _library_blockwise, _blockwise_refuses),
-    "tensorwise": (triton_gemm_scaled.tensorwise, _library_tensorwise, _tensorwise_refuses),
-    "rowwise": (triton_gemm_scaled.rowwise, _library_rowwise, _rowwise_refuses),
-    "mxfp8": (triton_gemm_scaled.mxfp8, _library_mxfp8, _mxfp8_refuses),
+# In order of preference. torch._scaled_mm wants E8M0 scales in a layout of its own, on GPUs that aren't supported here.
+_BACKENDS: dict[str, tuple[Backend, ...]] = {
+    "blockwise": (
+        Backend("TRITON", _triton_blockwise, _triton_refuses),
+        Backend("HIPBLASLT", _library_blockwise, _blockwise_refuses),
+        Backend("TORCH", _plain("blockwise")),
+        *external("gemm_fp8_blockwise", _blocks_to_external),
+    ),
+    "tensorwise": (
+        Backend("TRITON", triton_gemm_scaled.tensorwise, _triton_refuses),
+        Backend("HIPBLASLT", _library_tensorwise, _tensorwise_refuses),
+        Backend("TORCH", _plain("tensorwise")),
+    ),
+    "rowwise": (
+        Backend("TRITON", triton_gemm_scaled.rowwise, _triton_refuses),
+        Backend("HIPBLASLT", _library_rowwise, _rowwise_refuses),
+        Backend("TORCH", _plain("rowwise")),
+        *external("gemm_fp8_rowwise", _rows_to_external),
+    ),
+    "mxfp8": (Backend("TRITON", triton_gemm_scaled.mxfp8, _triton_refuses), Backend("TORCH", _plain("mxfp8"))),
 }
-
-
-def _dispatcher(variant: str) -> AutoKernelDispatcher:
-    triton, library, refuses = _TABLE[variant]
-    backends = (
-        Backend("TRITON", triton, _triton_refuses),
-        Backend("HIPBLASLT", library, refuses),
-        Backend("TORCH", _plain(variant)),
-    )
-    return AutoKernelDispatcher(f"gemm_fp8_{variant}", "GEMM", "fp8", backends)
-
-
-MULTIPLY: dict[str, AutoKernelDispatcher] = {variant: _dispatcher(variant) for variant in VARIANTS}
+MULTIPLY: dict[str, AutoKernelDispatcher] = {
+    variant: AutoKernelDispatcher(f"gemm_fp8_{variant}", "GEMM", "fp8", _BACKENDS[variant]) for variant in VARIANTS
+}

@@ -14,5 +14,6 @@ SPEC = Spec(
         "HIPBLASLT": ("sm_90",),
         "TORCH": ("gfx942", "gfx950", "sm_90", "cpu"),
     },
+    narrower={("blockwise", "HIPBLASLT"): ()},
     sections={"forward": _SECTION, "dgrad": _SECTION, "wgrad": _SECTION, "quant": {"num_warps": (1, 2, 4, 8, 16)}},
 )
