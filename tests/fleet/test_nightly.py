@@ -134,6 +134,7 @@ def test_a_hanging_campaign_is_ended(night: Run, tmp_path: Path):
 
 
 NIGHT = """
+import signal
 import sys
 from pathlib import Path
 import typer
@@ -144,6 +145,8 @@ from turbo_optimize.effects.repo import Repo
 from turbo_optimize.fleet import nightly
 from turbo_optimize.fleet.config import Night
 from turbo_optimize.fleet.executors import local
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 
 def go():
     top, play, *fake = sys.argv[1:]

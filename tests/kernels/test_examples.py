@@ -33,7 +33,9 @@ def called(code: str) -> set[str]:
 SETUP, *EXAMPLES = blocks()
 
 
-@pytest.mark.parametrize(("line", "code"), EXAMPLES, ids=[f"line {n}: {', '.join(sorted(called(c)))}" for n, c in EXAMPLES])
+@pytest.mark.parametrize(
+    ("line", "code"), EXAMPLES, ids=[f"line {n}: {', '.join(sorted(called(c)))}" for n, c in EXAMPLES]
+)
 def test_example(line: int, code: str) -> None:
     namespace: dict[str, object] = {}
     exec(compile(SETUP[1], str(PAGE), "exec"), namespace)

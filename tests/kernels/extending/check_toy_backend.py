@@ -14,7 +14,7 @@ A, B = torch.randn(8, 16, device=DEVICE), torch.randn(4, 16, device=DEVICE)
 
 
 def test_toy_backend(monkeypatch):
-    assert list(multiply.backends)[-1] == "TOY"
+    assert "TOY" in multiply.backends
     assert multiply.select("forward", A, B.t(), torch.empty(8, 4, device=DEVICE)).name == "TRITON"
     assert "turbo_kernels.gemm.toy_backend" not in sys.modules
     monkeypatch.setenv("TURBO_GEMM_BACKEND", "fp32:toy")
