@@ -7,6 +7,12 @@ SPEC = Spec(
     summary="y = op(a)·op(b) + bias with any transposition; forward and all gradients",
     variants=("default",),
     dtypes=("bf16", "fp16", "fp32"),
-    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), EVERYWHERE) | {"AITER": AMD, "FLYDSL": ("gfx950",)},
+    backends={
+        "TRITON": EVERYWHERE,
+        "HIPBLASLT": EVERYWHERE,
+        "TORCH": EVERYWHERE,
+        "AITER": AMD,
+        "FLYDSL": ("gfx950",),
+    },
     sections={"forward": GEMM_SECTION, "dgrad": GEMM_SECTION, "wgrad": GEMM_SECTION},
 )

@@ -11,7 +11,7 @@ SPEC = Spec(
     summary="y = op(a)·op(b), operands scaled per block (1×128, weights 128×128), tensor, row, or 32 elements",
     variants=VARIANTS,
     dtypes=("bf16",),
-    backends=dict.fromkeys(("TRITON", "HIPBLASLT", "TORCH"), EVERYWHERE) | dict.fromkeys(("AITER", "CK"), AMD),
+    backends={"TRITON": EVERYWHERE, "HIPBLASLT": EVERYWHERE, "TORCH": EVERYWHERE, "AITER": AMD, "CK": AMD},
     narrower={
         ("blockwise", "HIPBLASLT"): ("sm_90",),
         **{("mxfp8", backend): () for backend in ("HIPBLASLT", "AITER", "CK")},
