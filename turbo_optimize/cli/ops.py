@@ -35,7 +35,7 @@ def rows(project: Project, archs: Sequence[str], present: Sequence[str]) -> Iter
 def _reason(backend: Backend, arch: str, present: Sequence[str]) -> str | None:
     from turbo_optimize.projects.loader import unavailable
 
-    return unavailable(backend, arch) or (None if arch == "cpu" or arch in present else f"no {arch} here")
+    return unavailable(backend, arch) or (None if arch == "cpu" or arch in present else "not here")
 
 
 def command(
